@@ -1,0 +1,1 @@
+"""The node agent: decides loads and stores, and owns the tiers they use."""

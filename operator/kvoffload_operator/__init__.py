@@ -1,0 +1,1 @@
+"""The operator: compiles policies into one configuration per node."""
