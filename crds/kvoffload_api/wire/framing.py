@@ -1,0 +1,86 @@
+"""Frames: a fixed header, then one msgpack message.
+
+The header is ``<u32 length of the message, u64 boot id>``.
+The boot id names one life of the agent; an engine learns it from the frame of ``Welcome`` and
+repeats it, so that nothing meant for an earlier life is taken for this one. ``Hello`` carries 0.
+File descriptors of a ``Map`` frame are attached to its first byte (SCM_RIGHTS); a reader keeps
+received descriptors in a queue and takes them when it decodes the ``Map``.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+from kvoffload_api.wire.messages import FromAgent, FromEngine, Message
+
+HEADER: Final = struct.Struct("<IQ")
+
+# A request of a million tokens has 62,500 hashes of 32 bytes at 16 tokens a block: 2 MB. 64 MiB
+# leaves room for block tables of every group and still bounds what a hostile peer can ask for.
+MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+
+# Linux takes at most 253 descriptors in one SCM_RIGHTS message (SCM_MAX_FD).
+MAX_FDS_PER_FRAME: Final = 253
+
+
+class FramingError(Exception):
+    """The peer sent bytes that are no frame or no message: its connection must be closed."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_from_engine = msgspec.msgpack.Decoder(FromEngine)
+_from_agent = msgspec.msgpack.Decoder(FromAgent)
+
+
+def encode(message: Message, *, boot_id: int) -> bytes:
+    """Return the frame of a message.
+
+    Raises:
+        FramingError: it is larger than ``MAX_MESSAGE_BYTES``.
+    """
+    frame = bytearray(HEADER.size)
+    _encoder.encode_into(message, frame, HEADER.size)
+    length = len(frame) - HEADER.size
+    if length > MAX_MESSAGE_BYTES:
+        raise FramingError(f"a message of {length} bytes is over {MAX_MESSAGE_BYTES} bytes")
+    HEADER.pack_into(frame, 0, length, boot_id)
+    return bytes(frame)
+
+
+def decode_header(header: bytes | bytearray | memoryview) -> tuple[int, int]:
+    """Return (message length, boot id) of ``HEADER.size`` bytes.
+
+    Raises:
+        FramingError: the length is out of bounds.
+    """
+    length, boot_id = HEADER.unpack(header)
+    if length == 0 or length > MAX_MESSAGE_BYTES:
+        raise FramingError(f"a message length of {length} is not within 1 and {MAX_MESSAGE_BYTES}")
+    return length, boot_id
+
+
+def decode_from_engine(body: bytes | bytearray | memoryview) -> FromEngine:
+    """Decode what an engine sent.
+
+    Raises:
+        FramingError: it is no message an engine may send.
+    """
+    try:
+        return _from_engine.decode(body)
+    except msgspec.MsgspecError as error:
+        raise FramingError(f"not a message of an engine: {error}") from error
+
+
+def decode_from_agent(body: bytes | bytearray | memoryview) -> FromAgent:
+    """Decode what the agent sent.
+
+    Raises:
+        FramingError: it is no message the agent may send.
+    """
+    try:
+        return _from_agent.decode(body)
+    except msgspec.MsgspecError as error:
+        raise FramingError(f"not a message of the agent: {error}") from error

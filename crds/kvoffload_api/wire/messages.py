@@ -1,0 +1,351 @@
+"""Messages of one engine's session with the node agent (DESIGN section 4).
+
+One scheduler connection decides, ``world_size`` worker connections copy.
+Messages of one connection are handled in the order in which they were sent, so a side that
+stopped waiting for a reply is still in step with the other one.
+Requests are named by a ``handle`` that the engine chooses, unique within its session for ever;
+``seq`` ties a reply to its question.
+
+Columns of numbers travel as one blob of little-endian 64-bit integers each (``int64`` unless the
+field says ``uint64``): decoding a list costs more than the rest of the message
+(``datapath.md`` section 4.2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=True):
+    """Base of all messages: a msgpack array whose first element is the type's name."""
+
+
+# --- engine to agent -------------------------------------------------------------------------
+
+
+class Hello(Message):
+    """First message of every connection.
+
+    ``role`` is ``scheduler`` or ``worker``; a worker names the session it joins by the
+    ``session_key`` that its scheduler used (engine-chosen, unguessable) and its ``rank``.
+    ``token`` is the projected ServiceAccount token; standalone agents use SO_PEERCRED and ignore it.
+    A worker may say hello before its scheduler: it waits until the session exists.
+    """
+
+    protocol: int
+    role: str
+    session_key: str
+    rank: int
+    token: str
+    client_version: str
+
+
+class Group(Message):
+    """One KV cache group of the engine.
+
+    ``kind``: ``full``, ``sliding_window``, ``chunked_local`` or ``mamba``.
+    ``block_bytes``: bytes of one block of all the group's layers on one rank, as copied.
+    ``window`` is in tokens (0: none).
+    """
+
+    kind: str
+    tokens_per_block: int
+    block_bytes: int
+    window: int = 0
+    eagle: bool = False
+    mamba_align: bool = False
+    extra_retained_tokens: int = 0
+
+
+class Register(Message):
+    """Scheduler connection: what this engine is. Answered by ``Registered`` or ``Refused``.
+
+    ``fingerprint`` is the hex sha256 of the canonical msgpack of ``identity`` (model, revision,
+    KV dtype, group specs, block sizes, parallel layout, hash algorithm, initial hash, layout
+    version): engines share chunks only within one namespace and fingerprint.
+    ``block_hash_bytes`` is the length of one block hash.
+    """
+
+    seq: int
+    fingerprint: str
+    identity: bytes
+    world_size: int
+    tokens_per_hash: int
+    blocks_per_chunk: int
+    block_hash_bytes: int
+    groups: list[Group]
+    enable_prefix_caching: bool = True
+    prefix_cache_retention_interval: int | None = None
+
+
+class NewRequest(Message):
+    """A request arrived. No reply.
+
+    ``hashes``: its block hashes so far, concatenated. ``params``: the client's
+    ``kv_transfer_params`` as given; the agent validates them.
+    """
+
+    handle: int
+    request_id: str
+    num_tokens: int
+    num_prompt_tokens: int
+    hashes: bytes
+    params: Any = None
+    skip_reading_prefix_cache: bool = False
+
+
+class Append(Message):
+    """A request grew to ``num_tokens``; ``hashes`` are the block hashes that came with it."""
+
+    handle: int
+    num_tokens: int
+    hashes: bytes
+
+
+class Match(Message):
+    """How many tokens beyond ``computed`` can be loaded? Answered by ``MatchReply``."""
+
+    seq: int
+    handle: int
+    computed: int
+    max_new_tokens: int | None = None
+
+
+class Alloc(Message):
+    """The engine allocated blocks for a request. Answered by ``AllocReply``.
+
+    ``blocks``: per group the whole block table of the request as an int64 blob, with the
+    encoding of the recorded cases: negative = the block already has a hash, 0 = null block.
+    """
+
+    seq: int
+    handle: int
+    external_tokens: int
+    blocks: list[bytes]
+
+
+class ScheduledBlocks(Message):
+    """Block ids of a request in a step: per group an int64 blob.
+
+    For a new or resumed request its whole table, else the added ones.
+    """
+
+    handle: int
+    blocks: list[bytes]
+
+
+class Handoff(Message):
+    """A Mamba copy-on-write hand-off: ``block`` of ``group`` holds the state at ``boundary``."""
+
+    handle: int
+    group: int
+    block: int
+    boundary: int
+
+
+class Step(Message):
+    """One scheduling step of the engine. Answered by ``StepReply``.
+
+    ``handles``, ``computed``, ``scheduled``: int64 blobs of equal length, requests in the order
+    of the engine's ``num_scheduled_tokens``; ``computed`` is before the step.
+    ``new``/``resumed``: handles among them that are scheduled first (again).
+    ``finished`` and ``preempted`` since the last step. ``copies``: (source, destination) blocks.
+    """
+
+    seq: int
+    handles: bytes
+    computed: bytes
+    scheduled: bytes
+    blocks: list[ScheduledBlocks]
+    new: list[int]
+    resumed: list[int]
+    finished: list[int]
+    preempted: list[int]
+    handoffs: list[Handoff] = []
+    copies: list[tuple[int, int]] = []
+    shared_prefix_boundaries: dict[int, int] = {}
+
+
+class Finish(Message):
+    """A request ended: ``status`` is ``stopped``, ``length`` or ``aborted``. No reply."""
+
+    handle: int
+    status: str
+    computed: int
+
+
+class Reset(Message):
+    """The engine reset its prefix cache with the connector's. Answered by ``ResetReply``."""
+
+    seq: int
+
+
+class Complete(Message):
+    """Worker (or the scheduler for a plan it never started): copies of these jobs ended. No reply.
+
+    ``failed`` jobs wrote or loaded nothing that may be used.
+    """
+
+    done: list[int]
+    failed: list[int]
+
+
+class Mapped(Message):
+    """Worker: these segments are mapped (and registered) and may appear in plans."""
+
+    segments: list[int]
+
+
+class Unmapped(Message):
+    """Worker: these segments are no longer mapped."""
+
+    segments: list[int]
+
+
+# --- agent to engine -------------------------------------------------------------------------
+
+
+class Welcome(Message):
+    """Answer to ``Hello``. The boot id is in every frame's header from here on."""
+
+    agent_version: str
+    namespace: str
+    pod: str
+
+
+class Refused(Message):
+    """The agent refuses the connection or the question ``seq`` (-1: the connection; then it closes).
+
+    ``code``: ``protocol``, ``identity``, ``layout``, ``busy`` or ``internal``. ``message`` says
+    what was wrong and what to do.
+    """
+
+    seq: int
+    code: str
+    message: str
+
+
+class Registered(Message):
+    """The session's partition. ``slot_bytes``: bytes of one chunk's row on one rank."""
+
+    seq: int
+    partition: str
+    slot_bytes: int
+
+
+class Plan(Message):
+    """One job's copies: entry i moves ``lengths[group]`` bytes between block and segment.
+
+    ``blocks`` int64, ``segments`` uint64, ``offsets`` uint64: equal lengths, ``group_sizes``
+    entries of group 0 first, then group 1 and so on. ``segments`` names the segment of rank 0:
+    the segments of one row set have consecutive ids by rank, so a worker adds its rank.
+    """
+
+    job: int
+    handle: int
+    blocks: bytes
+    segments: bytes
+    offsets: bytes
+    group_sizes: list[int]
+    lengths: list[int]
+
+
+class MatchReply(Message):
+    """``tokens`` is None for "ask later".
+
+    ``limited_by``: the field that shortened the answer (``load.maxTokens``, ...), ``""`` if none
+    did; ``policy``: who set it, as in provenance (``KVOffloadPolicy/ns/name``, ``request``, ...).
+    """
+
+    seq: int
+    tokens: int | None
+    load_async: bool
+    limited_by: str = ""
+    policy: str = ""
+
+
+class AllocReply(Message):
+    """``load`` is None if nothing is to be loaded. ``deadline_seconds``: load.timeoutSeconds."""
+
+    seq: int
+    load: Plan | None
+    deadline_seconds: float = 0.0
+
+
+class StepReply(Message):
+    """``stores``: plans that workers start at the beginning of the next step.
+
+    ``flush``: jobs that workers must finish before the step's blocks are written; ``busy``: keep
+    stepping, something is not acknowledged yet.
+    """
+
+    seq: int
+    stores: list[Plan]
+    flush: list[int]
+    busy: bool
+
+
+class ResetReply(Message):
+    """The partition's host tier forgot what this engine's reset makes it forget."""
+
+    seq: int
+
+
+class SegmentInfo(Message):
+    """``bytes`` is the segment's length; it is sealed against growing and shrinking."""
+
+    segment: int
+    bytes: int
+
+
+class Map(Message):
+    """To a worker: map these segments; as many fds come with the frame, in this order."""
+
+    segments: list[SegmentInfo]
+
+
+class Unmap(Message):
+    """To a worker: stop using and unmap these, then answer ``Unmapped``."""
+
+    segments: list[int]
+
+
+class CapsChanged(Message):
+    """The pod's effective policy changed; for logs and status, the agent enforces it itself."""
+
+    entry: str
+    max_load_tokens: int | None
+    max_offload_tokens: int | None
+    policy: str
+
+
+FromEngine = (
+    Hello
+    | Register
+    | NewRequest
+    | Append
+    | Match
+    | Alloc
+    | Step
+    | Finish
+    | Reset
+    | Complete
+    | Mapped
+    | Unmapped
+)
+FromAgent = (
+    Welcome
+    | Refused
+    | Registered
+    | MatchReply
+    | AllocReply
+    | StepReply
+    | ResetReply
+    | Map
+    | Unmap
+    | CapsChanged
+)
