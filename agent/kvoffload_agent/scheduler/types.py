@@ -27,7 +27,7 @@ class GroupKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """One KV cache group; sizes in tokens. ``mamba_align``: state saved only at block boundaries."""
+    """One KV cache group, in tokens. ``mamba_align``: state saved only at block boundaries."""
 
     kind: GroupKind
     tokens_per_block: int
@@ -39,7 +39,7 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """Geometry of one engine; validated on construction of a scheduler (``scheduler.md`` section 2)."""
+    """Geometry of one engine, validated by its scheduler (``scheduler.md`` section 2)."""
 
     groups: Sequence[GroupConfig]
     tokens_per_hash: int
@@ -85,7 +85,7 @@ class MatchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyPlan:
-    """One job: entry i copies block ``blocks[i]`` to or from sub-block ``index[i]`` of ``slots[i]``.
+    """One job: entry i copies ``blocks[i]`` to or from sub-block ``index[i]`` of ``slots[i]``.
 
     Entries are grouped: ``group_sizes[g]`` entries of group g. ``first``: block index of each
     group's first entry (recorded cases). ``keys``: (group, hash) of the chunks, in order.

@@ -32,7 +32,7 @@ class Hello(Message):
 
     ``role`` is ``scheduler`` or ``worker``; a worker names the session it joins by the
     ``session_key`` that its scheduler used (engine-chosen, unguessable) and its ``rank``.
-    ``token`` is the projected ServiceAccount token; standalone agents use SO_PEERCRED and ignore it.
+    ``token`` is the projected ServiceAccount token; a standalone agent asks SO_PEERCRED instead.
     A worker may say hello before its scheduler: it waits until the session exists.
     """
 
@@ -218,7 +218,7 @@ class Welcome(Message):
 
 
 class Refused(Message):
-    """The agent refuses the connection or the question ``seq`` (-1: the connection; then it closes).
+    """The agent refuses the question ``seq``, or (-1) the connection, which it then closes.
 
     ``code``: ``protocol``, ``identity``, ``layout``, ``busy`` or ``internal``. ``message`` says
     what was wrong and what to do.
