@@ -1,0 +1,222 @@
+"""Runs the stages of ``make test`` and its relatives, and says what ran and what could not.
+
+A stage that fails does not stop the later ones: one run shows everything that is wrong.
+Durations are remembered, so that a stage says how long it took last time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON = sys.executable
+BIN = Path(PYTHON).parent
+# Four times what the slowest stage was seen to take; a stage that hangs must not hang CI.
+STAGE_DEADLINE_SECONDS = 45 * 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One command. ``cannot_run`` returns why this machine cannot run it, or None."""
+
+    name: str
+    command: Sequence[str]
+    cannot_run: Callable[[], str | None] = lambda: None
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a stage ended; ``exit_code`` None: it could not run, ``reason`` says why."""
+
+    stage: Stage
+    exit_code: int | None
+    seconds: float = 0.0
+    reason: str = ""
+
+
+def cache_directory() -> Path:
+    """Return the folder that outlives checkouts."""
+    explicit = os.environ.get("KVOFFLOAD_CACHE")
+    if explicit:
+        return Path(explicit)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "kvoffload"
+
+
+def needs_root() -> str | None:
+    """Real memory cgroups and the node level need root."""
+    return None if os.geteuid() == 0 else "needs root: it makes memory cgroups"
+
+
+LINT = (
+    Stage(name="ruff format", command=(str(BIN / "ruff"), "format", "--check", ".")),
+    Stage(name="ruff check", command=(str(BIN / "ruff"), "check", ".")),
+    Stage(name="mypy --strict", command=(str(BIN / "mypy"),)),
+    Stage(name="import contracts", command=(str(BIN / "lint-imports"),)),
+    Stage(name="generated CRDs", command=(PYTHON, "-m", "kvoffload_api.crd", "--check")),
+)
+UNIT = (Stage(name="unit tests", command=(PYTHON, "-m", "pytest", "-q", "tests/unit")),)
+ORACLE_SLICE = Stage(
+    name="oracle, slice", command=(PYTHON, "-m", "tests.oracle", "--select", "slice")
+)
+CLUSTER_BUILD = Stage(
+    name="control plane binaries", command=(PYTHON, "-m", "tests.cluster", "build")
+)
+INTEGRATION = (
+    Stage(
+        name="integration tests",
+        command=(
+            PYTHON,
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "not cgroup and not long",
+            "tests/integration",
+        ),
+    ),
+    Stage(
+        name="integration tests with memory cgroups",
+        command=(PYTHON, "-m", "pytest", "-q", "-m", "cgroup and not long", "tests/integration"),
+        cannot_run=needs_root,
+    ),
+)
+VLLM = (
+    Stage(name="vLLM environment", command=(PYTHON, "tools/setup.py", "vllm")),
+    Stage(name="vLLM tests", command=(PYTHON, "-m", "tests.vllm")),
+)
+LONG = (
+    Stage(name="oracle, all cases", command=(PYTHON, "-m", "tests.oracle")),
+    Stage(
+        name="long unit tests",
+        command=(PYTHON, "-m", "pytest", "-q", "tests/unit"),
+        environment=(("HYPOTHESIS_PROFILE", "long"),),
+    ),
+    Stage(
+        name="long integration tests",
+        command=(PYTHON, "-m", "pytest", "-q", "-m", "long", "tests/integration"),
+        cannot_run=needs_root,
+    ),
+)
+SUITES: dict[str, tuple[Stage, ...]] = {
+    "lint": LINT,
+    "unit": UNIT,
+    "test-vllm": VLLM,
+    "test": (*LINT, *UNIT, ORACLE_SLICE, CLUSTER_BUILD, *INTEGRATION, *VLLM),
+    "test-long": (CLUSTER_BUILD, *LONG),
+}
+
+
+def main() -> int:
+    """Run a suite; exit code 1 if a stage failed, 130 on Ctrl-C."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("suite", choices=sorted(SUITES))
+    arguments = parser.parse_args()
+    durations = Durations(cache_directory() / "durations.json")
+    try:
+        outcomes = [run(stage, durations=durations) for stage in SUITES[arguments.suite]]
+    except KeyboardInterrupt:
+        print("\nstopped by Ctrl-C; run it again to go on", file=sys.stderr)
+        return 130
+    return report(arguments.suite, outcomes)
+
+
+def run(stage: Stage, *, durations: Durations) -> Outcome:
+    """Run one stage in a process group of its own, its output passed through."""
+    reason = stage.cannot_run()
+    if reason is not None:
+        return Outcome(stage=stage, exit_code=None, reason=reason)
+    last = durations.of(stage.name)
+    print(f"\n==> {stage.name}" + (f" (last time {last:.0f} s)" if last else ""), flush=True)
+    began = time.monotonic()
+    process = subprocess.Popen(  # noqa: S603 - the commands are the constants above
+        stage.command,
+        cwd=ROOT,
+        env={**os.environ, **dict(stage.environment)},
+        start_new_session=True,
+    )
+    try:
+        exit_code = process.wait(timeout=STAGE_DEADLINE_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"{stage.name} ran past {STAGE_DEADLINE_SECONDS} s", file=sys.stderr)
+        exit_code = 124
+    finally:
+        stop(process)
+    seconds = time.monotonic() - began
+    if exit_code == 0:
+        durations.remember(stage.name, seconds)
+    return Outcome(stage=stage, exit_code=exit_code, seconds=seconds)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End what is left of a stage's process group: first politely, then for good."""
+    for number, patience_seconds in ((signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0)):
+        if process.poll() is not None:
+            return
+        os.killpg(process.pid, number)
+        try:
+            process.wait(timeout=patience_seconds)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def report(suite: str, outcomes: Sequence[Outcome]) -> int:
+    """Print one line a stage, then what could not run and what was left out."""
+    print(f"\nmake {suite}:")
+    for outcome in outcomes:
+        verdict = {None: "NOT RUN", 0: "ok"}.get(outcome.exit_code, f"FAILED ({outcome.exit_code})")
+        print(f"  {verdict:<12} {outcome.seconds:7.1f} s  {outcome.stage.name}  {outcome.reason}")
+    if suite == "test":
+        print(
+            "  not part of this: `make test-long` (all recorded cases, long property tests, "
+            "long integration tests) and `make bench`; `make gpu` needs a GPU"
+        )
+    failed = sum(outcome.exit_code not in (None, 0) for outcome in outcomes)
+    passed = sum(outcome.exit_code == 0 for outcome in outcomes)
+    print(f"stages: {passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+class Durations:
+    """How long each stage took when it last passed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def of(self, name: str) -> float | None:
+        """Return seconds, or None if it never passed here."""
+        value = self._read().get(name)
+        return value if isinstance(value, int | float) else None
+
+    def remember(self, name: str, seconds: float) -> None:
+        """Keep a duration; a cache that cannot be written is no reason to fail."""
+        known = self._read()
+        known[name] = round(seconds, 1)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self._path.with_suffix(f".{os.getpid()}")
+            temporary.write_text(json.dumps(known, indent=1, sort_keys=True))
+            temporary.replace(self._path)
+        except OSError as error:
+            print(f"durations are not remembered: {error}", file=sys.stderr)
+
+    def _read(self) -> dict[str, float]:
+        try:
+            known = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return {}
+        return known if isinstance(known, dict) else {}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
