@@ -1,0 +1,1 @@
+"""Host memory: what may be taken (snapshot, guard), and what was taken (segments, arena)."""
