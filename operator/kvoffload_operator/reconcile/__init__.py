@@ -1,0 +1,4 @@
+"""Reconcilers: gather, decide, diff, apply.
+
+``decide`` is pure; a pass that finds nothing to change writes nothing.
+"""
