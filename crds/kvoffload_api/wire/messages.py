@@ -210,11 +210,15 @@ class Unmapped(Message):
 
 
 class Welcome(Message):
-    """Answer to ``Hello``. The boot id is in every frame's header from here on."""
+    """Answer to ``Hello``. The boot id is in every frame's header from here on.
+
+    ``session``: to a worker, the number of the session that it joined (``Registered.session``).
+    """
 
     agent_version: str
     namespace: str
     pod: str
+    session: int = 0
 
 
 class Refused(Message):
@@ -230,11 +234,17 @@ class Refused(Message):
 
 
 class Registered(Message):
-    """The session's partition. ``slot_bytes``: bytes of one chunk's row on one rank."""
+    """The session's partition. ``slot_bytes``: bytes of one chunk's row on one rank.
+
+    ``session``: a number of this session that no other one of this boot has. A worker runs only
+    plans of the session that it joined: one of an earlier session could write where another
+    engine's chunk is by now.
+    """
 
     seq: int
     partition: str
     slot_bytes: int
+    session: int = 0
 
 
 class Plan(Message):
