@@ -51,7 +51,7 @@ class ControlPlane(ClusterApi):
 
     def __init__(self, *, directory: Path, programs: Mapping[str, Path], reaper: Reaper) -> None:
         self.directory = directory
-        self._programs = programs
+        self.programs = programs
         self._reaper = reaper
         self._processes: dict[str, Process] = {}
         self._numbers = itertools.count()
@@ -155,7 +155,7 @@ class ControlPlane(ClusterApi):
         Raises:
             KubectlError: it failed and ``check`` is set, or it ran past its deadline.
         """
-        command = [str(self._programs["kubectl"]), *args]
+        command = [str(self.programs["kubectl"]), *args]
         try:
             done = subprocess.run(
                 command,
@@ -236,7 +236,7 @@ class ControlPlane(ClusterApi):
 
     def _launch(self, name: str, flags: Sequence[str], *, until: Callable[[], bool]) -> None:
         process = Process(
-            [str(self._programs[name]), *flags],
+            [str(self.programs[name]), *flags],
             name=name,
             log=self.directory / "logs" / f"{name}.log",
         )
