@@ -31,7 +31,7 @@ def parse_mounts(mountinfo: str) -> list[Mount]:
     """Return the cgroup mounts of a mountinfo file; lines that make no sense are skipped."""
     mounts = []
     for line in mountinfo.splitlines():
-        # "ID PARENT DEV ROOT POINT OPTIONS [TAGS] - TYPE SOURCE SUPER-OPTIONS" (proc(5))
+        # proc(5): root and mount point are fields 4 and 5, what follows the dash is the super block
         left, _, right = line.partition(" - ")
         match left.split(" "), right.split(" "):
             case [_, _, _, mount_root, point, *_], ["cgroup2", *_]:

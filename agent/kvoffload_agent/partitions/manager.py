@@ -1,0 +1,209 @@
+"""All partitions of a node: who may grow, what is closed for it, and the task that grows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from kvoffload_agent.memory.arena import Arena
+from kvoffload_agent.memory.guard import Refuse
+from kvoffload_agent.partitions.partition import (
+    Geometry,
+    Member,
+    Partition,
+    PartitionKey,
+    Pool,
+)
+
+# A refused growth is asked for again: other processes give memory back, limits are raised.
+RETRY_SECONDS: Final = 5.0
+# A partition whose rows are all full wants more although nobody asks it: look once in a while.
+LOOK_SECONDS: Final = 0.25
+
+_log = structlog.get_logger(__name__)
+
+
+class GeometryError(Exception):
+    """An engine's geometry differs from that of its partition; its fingerprint must be wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Bytes of host memory: ``requested`` by policies, ``mapped`` and ``populated`` by segments.
+
+    ``refusal``: why a partition that wants more has none, None if none is refused.
+    """
+
+    requested: int
+    mapped: int
+    populated: int
+    refusal: Refuse | None
+
+
+class PartitionManager:
+    """Owns partitions; sessions attach to them. All methods belong to the event loop.
+
+    ``budget`` returns the bytes of host memory that this node's agent may use now.
+    """
+
+    def __init__(
+        self,
+        *,
+        arena: Arena,
+        budget: Callable[[], int],
+        make_pool: Callable[[], Pool],
+        clock: Callable[[], float],
+    ) -> None:
+        self._arena = arena
+        self._budget = budget
+        self._make_pool = make_pool
+        self._clock = clock
+        self._partitions: dict[PartitionKey, Partition] = {}
+        self._wake = asyncio.Event()
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """All partitions, also those whose engines have left."""
+        return list(self._partitions.values())
+
+    @property
+    def figures(self) -> Figures:
+        """Return the bytes as status and metrics show them."""
+        usage = self._arena.usage
+        refusals = [part.refusal for part in self._partitions.values() if part.refusal]
+        return Figures(
+            requested=max(usage.mapped, self._requested()),
+            mapped=usage.mapped,
+            populated=usage.populated,
+            refusal=refusals[0] if refusals else None,
+        )
+
+    def attach(self, member: Member, *, key: PartitionKey, geometry: Geometry) -> Partition:
+        """Join a session to its partition, made if it is the first.
+
+        Raises:
+            GeometryError: engines of this fingerprint have another geometry.
+        """
+        partition = self._partitions.get(key)
+        if partition is None:
+            partition = Partition(key=key, geometry=geometry, pool=self._make_pool())
+            self._partitions[key] = partition
+        elif partition.geometry != geometry:
+            raise GeometryError(
+                f"partition {key} has rows of {partition.geometry.row_bytes} bytes on"
+                f" {partition.geometry.ranks} ranks, this engine {geometry.row_bytes} bytes on"
+                f" {geometry.ranks}"
+            )
+        partition.join(member)
+        partition.retry_at = 0.0
+        self.wake()
+        return partition
+
+    def detach(self, member: Member, partition: Partition) -> None:
+        """Take a session off its partition, after its last worker left; its chunks stay."""
+        partition.leave(member, now=self._clock())
+        partition.admit()
+        self.wake()
+
+    def consider(self, partition: Partition) -> None:
+        """Wake the grower if this partition wants more; called after decisions that store."""
+        if partition.wants_more(now=self._clock(), budget=self._budget()):
+            self.wake()
+
+    def wake(self) -> None:
+        """Let the grower look at everything again: policy, budget or sessions changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Grow partitions one at a time, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), LOOK_SECONDS)
+            self._wake.clear()
+            self._close_excess()
+            for partition in self.partitions:
+                partition.charge()
+                if partition.wants_more(now=self._clock(), budget=self._budget()):
+                    await self._grow(partition)
+
+    def close(self, partition: Partition) -> None:
+        """Forget a partition that nobody uses and give its memory back."""
+        assert not partition.members, "its engines have it mapped"
+        del self._partitions[partition.key]
+        for row in partition.all_rows():
+            self._arena.close(row)
+        _log.info("idle partition closed", partition=str(partition.key))
+
+    # --- growth ----------------------------------------------------------------------------
+
+    async def _grow(self, partition: Partition) -> None:
+        budget = self._budget()
+        size = partition.segment_bytes(budget=budget)
+        self._make_room(partition, size * partition.geometry.ranks)
+        outcome = await self._arena.grow(
+            ranks=partition.geometry.ranks,
+            row_bytes=partition.geometry.row_bytes,
+            segment_bytes=size,
+            budget=self._allowed(partition),
+        )
+        if isinstance(outcome, Refuse):
+            if partition.refusal != outcome:
+                _log.info("growth refused", partition=str(partition.key), reason=outcome.reason)
+            partition.refusal = outcome
+            partition.retry_at = self._clock() + RETRY_SECONDS
+            return
+        partition.refusal = None
+        if partition.key not in self._partitions or not partition.members:
+            # Its engines left while it grew; what others could use is not kept for nobody.
+            self._arena.close(outcome)
+            return
+        partition.pending.append(outcome)
+        for member in list(partition.members):
+            member.send_map(outcome)
+        partition.admit()
+
+    def _allowed(self, partition: Partition) -> int:
+        """Return the bytes that this partition may still take under policy."""
+        node = self._budget() - self._arena.usage.mapped
+        if partition.capacity is None:
+            return node
+        return min(node, partition.capacity - self._in_bucket(partition.bucket))
+
+    def _in_bucket(self, bucket: str) -> int:
+        return sum(part.mapped for part in self._partitions.values() if part.bucket == bucket)
+
+    def _make_room(self, partition: Partition, wanted: int) -> None:
+        """Close idle partitions, coldest first, while this one lacks bytes that it may have."""
+        for idle in self._idle():
+            if self._allowed(partition) >= wanted:
+                return
+            same_bucket = idle.bucket == partition.bucket
+            node_is_short = self._budget() - self._arena.usage.mapped < wanted
+            if idle is not partition and (same_bucket or node_is_short):
+                self.close(idle)
+
+    def _close_excess(self) -> None:
+        """Close idle partitions while the node's budget or a bucket's capacity is exceeded."""
+        for idle in self._idle():
+            over_node = self._arena.usage.mapped > self._budget()
+            over_bucket = idle.capacity is not None and self._in_bucket(idle.bucket) > idle.capacity
+            if over_node or over_bucket:
+                self.close(idle)
+
+    def _idle(self) -> list[Partition]:
+        idle = [part for part in self._partitions.values() if not part.members]
+        return sorted(idle, key=lambda part: part.idle_since)
+
+    def _requested(self) -> int:
+        """Return what the policies of the present partitions ask for, within the node's budget."""
+        budget = self._budget()
+        buckets: dict[str, int] = {}
+        for part in self._partitions.values():
+            wanted = budget if part.capacity is None else part.capacity
+            buckets[part.bucket] = max(buckets.get(part.bucket, 0), wanted)
+        return min(budget, sum(buckets.values()))

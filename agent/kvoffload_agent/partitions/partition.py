@@ -1,0 +1,164 @@
+"""One partition: the chunks that engines of one namespace and fingerprint share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from kvoffload_agent.memory.arena import Row
+from kvoffload_agent.memory.guard import Refuse
+from kvoffload_agent.memory.snapshot import GIB, MIB
+from kvoffload_agent.partitions.space import SlotSpace
+
+# Populated in about 40 ms; an engine's first chunks need no more.
+SEGMENT_BYTES: Final = 64 * MIB
+# Later segments grow with the partition, so that a large one has some hundred descriptors, not
+# thousands; a rank registers at most so much in one call (``datapath.md`` section 7).
+GROWTH_SHARE: Final = 8
+MAX_SEGMENT_BYTES: Final = 4 * GIB
+# A segment of large rows holds at least a few, if the budget allows.
+MIN_ROWS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class PartitionKey:
+    """Who shares: the sharing domain (a namespace) and the engine's fingerprint."""
+
+    namespace: str
+    fingerprint: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.fingerprint[:16]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """``row_bytes`` on each of ``ranks`` ranks; equal for all engines of a partition."""
+
+    row_bytes: int
+    ranks: int
+
+
+class Pool(Protocol):
+    """What a partition needs of the scheduler's slot pool."""
+
+    def add_slots(self, count: int) -> None:
+        """Append ``count`` slots, numbered on from the last one."""
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that hold nothing."""
+
+
+class Member(Protocol):
+    """A session as its partition sees it."""
+
+    bucket: str
+    """Whose host memory its chunks count against."""
+    capacity: int | None
+    """Bytes that the bucket may use; None: the node's budget."""
+
+    def send_map(self, row: Row) -> None:
+        """Send a row's segments to every connected worker."""
+
+    def has_mapped(self, row: Row) -> bool:
+        """Whether every worker is connected and acknowledged this row."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every worker is connected."""
+
+
+class Partition:
+    """Rows in use, rows on their way to the engines, and the sessions that share them."""
+
+    def __init__(self, *, key: PartitionKey, geometry: Geometry, pool: Pool) -> None:
+        self.key = key
+        self.geometry = geometry
+        self.pool = pool
+        self.space = SlotSpace(row_bytes=geometry.row_bytes)
+        self.rows: list[Row] = []
+        """In use: every ready session mapped them."""
+        self.pending: list[Row] = []
+        """Sent to the engines, not acknowledged by all yet."""
+        self.members: set[Member] = set()
+        self.refusal: Refuse | None = None
+        """Why it could not grow at the last attempt."""
+        self.retry_at = 0.0
+        self.idle_since = 0.0
+        self.bucket = ""
+        self.capacity: int | None = None
+
+    @property
+    def mapped(self) -> int:
+        """Bytes of all its segments."""
+        return sum(row.total for row in (*self.rows, *self.pending))
+
+    def all_rows(self) -> Iterator[Row]:
+        """Return every row that a worker must map, in use or not yet."""
+        yield from self.rows
+        yield from self.pending
+
+    def join(self, member: Member) -> None:
+        """Add a session; its bucket is charged if the partition has no other."""
+        self.members.add(member)
+        self.charge()
+
+    def leave(self, member: Member, *, now: float) -> None:
+        """Remove a session; the last one leaves a warm cache behind."""
+        self.members.discard(member)
+        self.idle_since = now
+        self.charge()
+
+    def charge(self) -> None:
+        """Charge the bucket of a session that is here; of the last one if none is.
+
+        Sessions of one partition may be of pods that different policies won. Their chunks are
+        shared and can't be told apart, so all count against the bucket that allows most.
+        """
+        if not self.members:
+            return
+        most = max(
+            self.members,
+            key=lambda member: (member.capacity is None, member.capacity or 0, member.bucket),
+        )
+        self.bucket, self.capacity = most.bucket, most.capacity
+
+    def ready(self, member: Member) -> bool:
+        """Whether a session's workers can copy to and from every slot in use."""
+        return member.complete and all(member.has_mapped(row) for row in self.rows)
+
+    def admit(self) -> int:
+        """Put pending rows into use whose segments every ready session mapped; return slots."""
+        admitted = 0
+        waiting = []
+        for row in self.pending:
+            if all(member.has_mapped(row) for member in self.members if self.ready(member)):
+                self.rows.append(row)
+                slots = self.space.extend(segment=row.segments[0].id, size=row.bytes)
+                self.pool.add_slots(slots)
+                admitted += slots
+            else:
+                waiting.append(row)
+        self.pending = waiting
+        return admitted
+
+    def segment_bytes(self, *, budget: int) -> int:
+        """Return the size of the next segment of one rank.
+
+        ``budget``: bytes that the whole node may use; small ones are not spent on the first comer.
+        """
+        size = self.geometry.row_bytes
+        share = budget // GROWTH_SHARE // self.geometry.ranks
+        grown = self.mapped // self.geometry.ranks // GROWTH_SHARE
+        wanted = max(SEGMENT_BYTES, MIN_ROWS * size, grown)
+        rows = max(1, min(wanted, share, MAX_SEGMENT_BYTES) // size)
+        return rows * size
+
+    def wants_more(self, *, now: float, budget: int) -> bool:
+        """Whether free slots fall below half a segment and nothing is on its way."""
+        if not self.members or self.pending or now < self.retry_at:
+            return False
+        half = self.segment_bytes(budget=budget) // self.geometry.row_bytes // 2
+        return not self.rows or self.pool.free_slots <= half

@@ -1,0 +1,1 @@
+"""The engines' side of the agent: socket, identities, sessions."""

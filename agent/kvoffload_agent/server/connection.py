@@ -1,0 +1,238 @@
+"""One connection: frames in, frames and descriptors out, both bounded, both in order."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from kvoffload_api.wire.framing import (
+    HEADER,
+    FramingError,
+    decode_from_engine,
+    decode_header,
+    encode,
+)
+from kvoffload_api.wire.messages import FromAgent, FromEngine
+
+# ``datapath.md`` section 4.1: a preallocated buffer; 256 KiB holds the messages of most steps.
+READ_BUFFER_BYTES: Final = 256 * 1024
+# Before a peer said who it is, it may send a hello, whose token is a few KiB.
+MAX_HELLO_BYTES: Final = 64 * 1024
+# A peer that does not read: some hundred plans of a million tokens each.
+MAX_UNSENT_BYTES: Final = 128 * 1024 * 1024
+# The socket buffer was full although nothing of ours is queued: ask again after a scheduler tick.
+RETRY_SECONDS: Final = 0.002
+# How long a last reply may wait for a peer that does not read.
+LINGER_SECONDS: Final = 2.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Decodes frames and calls ``on_message`` for each, in order, on the event loop.
+
+    ``on_message`` may call ``pause``: then no further message is delivered until ``resume``.
+    Bytes that are no frame close the connection with a log line, they never raise.
+    ``on_closed`` is called once, when the peer's end is really closed.
+    """
+
+    def __init__(
+        self,
+        *,
+        sock: socket.socket,
+        boot_id: int,
+        on_message: Callable[[Connection, FromEngine], None],
+        on_closed: Callable[[Connection], None],
+    ) -> None:
+        self._sock = sock
+        self._boot_id = boot_id
+        self._on_message = on_message
+        self._on_closed = on_closed
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray(READ_BUFFER_BYTES)
+        self._filled = 0
+        self._paused = False
+        self._delivering = False
+        self._unsent: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._unsent_bytes = 0
+        self._writable = True
+        self.trusted = False
+        """Set once the peer is identified: until then only a hello's size is accepted."""
+        self.closing = False
+        self.name = "unidentified"
+        """For log lines: who this is."""
+
+    # --- reading ---------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport (asyncio calls this first)."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        # pause_writing at the first unsent byte, resume_writing when nothing is left: a frame
+        # with descriptors goes past the transport and may only do so when the transport is empty.
+        transport.set_write_buffer_limits(high=0)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        """Return where the next bytes go; never empty, since a full buffer was made larger."""
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Deliver what is complete now."""
+        self._filled += nbytes
+        self._deliver()
+
+    def eof_received(self) -> bool:
+        """Close our end too: the peer has unmapped everything or is dead."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Tell the owner, once, that the peer's end is closed."""
+        self.closing = True
+        self._unsent.clear()
+        self._buffer = bytearray()
+        self._filled = 0
+        self._on_closed(self)
+
+    def pause(self) -> None:
+        """Deliver nothing and read nothing until ``resume``: an answer needs I/O first."""
+        self._paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Deliver what was kept, in order, and read on."""
+        if self.closing or not self._paused or self._transport is None:
+            return
+        self._paused = False
+        self._transport.resume_reading()
+        if not self._delivering:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        start = 0
+        self._delivering = True
+        try:
+            while not self._paused and not self.closing:
+                size = self._frame_size(start)
+                if size is None or self._filled - start < size:
+                    break
+                body = bytes(memoryview(self._buffer)[start + HEADER.size : start + size])
+                start += size
+                self._on_message(self, decode_from_engine(body))
+            self._keep_rest(start)
+        except FramingError as error:
+            _log.warning("malformed frame, connection closed", peer=self.name, error=str(error))
+            self.close()
+        finally:
+            self._delivering = False
+
+    def _frame_size(self, start: int) -> int | None:
+        """Return the bytes of the frame that starts here, None if its header is incomplete."""
+        if self._filled - start < HEADER.size:
+            return None
+        length, boot_id = decode_header(self._buffer[start : start + HEADER.size])
+        if not self.trusted and length > MAX_HELLO_BYTES:
+            raise FramingError(f"{length} bytes before the peer was identified")
+        if self.trusted and boot_id != self._boot_id:
+            raise FramingError("a frame meant for another life of the agent")
+        return HEADER.size + length
+
+    def _keep_rest(self, start: int) -> None:
+        """Move an incomplete frame to the front, in a buffer that can hold the whole of it."""
+        if self.closing:
+            return
+        rest = self._buffer[start : self._filled]
+        self._filled = len(rest)
+        size = self._frame_size_of(rest)
+        if size > len(self._buffer):
+            self._buffer = bytearray(size)
+        elif len(self._buffer) > READ_BUFFER_BYTES >= max(size, len(rest) + 1):
+            self._buffer = bytearray(READ_BUFFER_BYTES)
+        elif len(rest) == len(self._buffer):
+            # Complete frames wait here while paused, so nothing is read; make room for after.
+            self._buffer = bytearray(2 * len(rest))
+        self._buffer[: len(rest)] = rest
+
+    def _frame_size_of(self, rest: bytearray) -> int:
+        if len(rest) < HEADER.size:
+            return HEADER.size
+        length, _ = decode_header(rest[: HEADER.size])
+        return HEADER.size + length
+
+    # --- writing ---------------------------------------------------------------------------
+
+    def send(self, message: FromAgent, *, fds: Sequence[int] = ()) -> None:
+        """Send a message, with descriptors attached to its first byte; a no-op once closing."""
+        if self.closing or self._transport is None:
+            return
+        try:
+            frame = encode(message, boot_id=self._boot_id)
+        except FramingError:
+            _log.exception("a reply is too large to be sent, connection closed", peer=self.name)
+            self.close()
+            return
+        self._unsent.append((frame, tuple(fds)))
+        self._unsent_bytes += len(frame)
+        if self._unsent_bytes + self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            _log.warning("a peer does not read its replies, connection closed", peer=self.name)
+            self.close()
+            return
+        self._flush()
+
+    def pause_writing(self) -> None:
+        """Note that the transport holds unsent bytes."""
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        """Send what waited for an empty transport."""
+        self._writable = True
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._unsent and not self.closing and self._transport is not None:
+            frame, fds = self._unsent[0]
+            if fds:
+                if not self._writable:
+                    return
+                sent = self._send_with_fds(frame, fds)
+                if sent is None:
+                    return
+                frame = frame[sent:]
+            self._unsent_bytes -= len(self._unsent.popleft()[0])
+            if frame:
+                self._transport.write(frame)
+
+    def _send_with_fds(self, frame: bytes, fds: tuple[int, ...]) -> int | None:
+        """Return how many bytes went out with the descriptors, None if that must wait."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+        try:
+            return self._sock.sendmsg([frame], rights)
+        except BlockingIOError:
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._flush)
+        except OSError as error:
+            _log.warning("descriptors could not be sent", peer=self.name, error=str(error))
+            self.close()
+        return None
+
+    # --- ending ----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close after what the transport already took is sent."""
+        if self._transport is not None and not self.closing:
+            self._transport.close()
+            asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
+        self.closing = True
+
+    def ask_to_leave(self) -> None:
+        """Send end-of-file only: the peer unmaps, then closes its end, which is then seen here."""
+        if self.closing or self._transport is None:
+            return
+        with contextlib.suppress(OSError, RuntimeError):
+            self._transport.write_eof()
