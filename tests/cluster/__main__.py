@@ -34,7 +34,9 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    builder = commands.add_parser("build", help="build what is missing (15 min the first time)")
+    builder = commands.add_parser(
+        "build", help="build what is missing (7 to 15 min the first time on 2 cores)"
+    )
     builder.add_argument(
         "--background-log",
         type=Path,

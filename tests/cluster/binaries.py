@@ -13,7 +13,7 @@ from tools.progress import cache_directory
 HERE = Path(__file__).resolve().parent
 # What envtest's users set to a folder with etcd, kube-apiserver and kubectl.
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
-BUILD_COMMAND = "python -m tests.cluster build"
+BUILD_COMMAND = "python3 tools/setup.py cluster"
 
 
 class MissingBinaryError(Exception):
@@ -61,7 +61,7 @@ def require() -> dict[str, Path]:
     if missing:
         raise MissingBinaryError(
             f"not built yet: {', '.join(missing)}; build with `{BUILD_COMMAND}` "
-            "(about 15 min the first time on 2 cores; `make test` does it by itself)"
+            "(7 to 15 min the first time on 2 cores; `make test` does it by itself)"
         )
     return {name: path for name, path in found.items() if path is not None}
 

@@ -19,7 +19,8 @@ def start() -> ControlPlane:
     try:
         return ControlPlane.start()
     except MissingBinaryError as error:
-        pytest.fail(str(error), pytrace=False)
+        missing = str(error)
+    pytest.fail(missing, pytrace=False)
 
 
 @pytest.fixture(scope="session")

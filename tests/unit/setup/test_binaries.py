@@ -46,7 +46,7 @@ def test_missing_programs_are_named_with_the_command_that_builds_them() -> None:
     message = str(caught.value)
     assert "\n" not in message
     assert "not built yet: kube-apiserver, kubectl, kube-controller-manager;" in message
-    assert "`python -m tests.cluster build`" in message
+    assert "`python3 tools/setup.py cluster`" in message
 
 
 def test_other_pins_get_another_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
