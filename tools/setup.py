@@ -7,7 +7,7 @@ Examples:
 
 Uses the standard library alone. Nothing is installed outside of .venv and the cache folder
 ($KVOFFLOAD_CACHE, by default ~/.cache/kvoffload). Package indexes and certificates that pip is
-told in its variables (PIP_INDEX_URL, PIP_CERT, ...) are used for every step.
+told, in variables (PIP_INDEX_URL, PIP_CERT, ...) or pip.conf, are used for every step.
 """
 
 import sys
@@ -30,6 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this file is run by its path, and tools/ is a package of the root
 
+from tools.pip_settings import for_uv, from_configuration  # noqa: E402
 from tools.progress import cache_directory, locked, step  # noqa: E402
 
 ENVIRONMENT = ROOT / ".venv"
@@ -42,13 +43,6 @@ UV_LOCK_FILE = ROOT / "tools" / "uv.txt"
 STEP_DEADLINE_SECONDS = 30 * 60
 LONG_STEP_DEADLINE_SECONDS = 90 * 60
 STOP_PATIENCE_SECONDS = 15.0
-# What uv wants to be told in variables of its own.
-TRANSLATED_VARIABLES = {
-    "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
-    "PIP_EXTRA_INDEX_URL": "UV_INDEX",
-    "PIP_CERT": "SSL_CERT_FILE",
-    "PIP_DEFAULT_TIMEOUT": "UV_HTTP_TIMEOUT",
-}
 
 
 class SetupError(Exception):
@@ -99,14 +93,15 @@ def ensure_environment() -> None:
             return
         STAMP.unlink(missing_ok=True)
         uv = find_uv()
+        told = uv_variables(uv)
         with step("Python environment (.venv)", detail=f": {locked_packages()} packages"):
             if not runs(PYTHON):
                 shutil.rmtree(ENVIRONMENT, ignore_errors=True)
                 make_environment(ENVIRONMENT, with_pip=False)
             pip = [str(uv), "pip"]
             at = ["--python", str(PYTHON), "--quiet"]
-            run([*pip, "sync", *at, "--require-hashes", str(LOCK_FILE)], needs_network=True)
-            run([*pip, "install", *at, "--no-deps", "-e", str(ROOT)], needs_network=True)
+            run([*pip, "sync", *at, "--require-hashes", str(LOCK_FILE)], extra=told)
+            run([*pip, "install", *at, "--no-deps", "-e", str(ROOT)], extra=told)
         STAMP.write_text(digest())
 
 
@@ -144,7 +139,7 @@ def find_uv() -> Path:
             make_environment(home, with_pip=True)
             pip = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
             install = ["install", "--quiet", "--require-hashes", "-r", str(UV_LOCK_FILE)]
-            run([*pip, *install], needs_network=True)
+            run([*pip, *install])
     return uv
 
 
@@ -156,7 +151,7 @@ def make_environment(home: Path, *, with_pip: bool) -> None:
     """
     options = [] if with_pip else ["--without-pip"]
     try:
-        run([sys.executable, "-m", "venv", *options, str(home)], needs_network=False)
+        run([sys.executable, "-m", "venv", *options, str(home)])
     except SetupError as error:
         raise SetupError(
             f"{error}\n{sys.executable} cannot make virtual environments: on Debian and Ubuntu "
@@ -186,24 +181,32 @@ def run_target(command: list[str]) -> None:
     Raises:
         SetupError: it failed; it has said why.
     """
-    environment = {"KVOFFLOAD_UV": str(find_uv())}
-    code, _ = execute(command, deadline_seconds=LONG_STEP_DEADLINE_SECONDS, extra=environment)
+    uv = find_uv()
+    variables = {"KVOFFLOAD_UV": str(uv), **uv_variables(uv)}
+    code, _ = execute(command, deadline_seconds=LONG_STEP_DEADLINE_SECONDS, extra=variables)
     if code:
         raise SetupError(f"`{' '.join(command)}` ended with {code}; its reason is above")
 
 
-def run(command: list[str], *, needs_network: bool) -> None:
+def uv_variables(uv: Path) -> dict[str, str]:
+    """Return what to tell uv of pip's settings."""
+    return for_uv(from_configuration(uv.with_name("python")))
+
+
+def run(command: list[str], *, extra: dict[str, str] | None = None) -> None:
     """Run a step whose output matters only if it fails.
 
     Raises:
         SetupError: it failed; holds its output.
     """
-    code, output = execute(command, deadline_seconds=STEP_DEADLINE_SECONDS, captured=True)
+    code, output = execute(
+        command, deadline_seconds=STEP_DEADLINE_SECONDS, captured=True, extra=extra
+    )
     if code:
         hint = (
             "\nIf the package index cannot be reached: set PIP_INDEX_URL (and PIP_CERT) to one "
             "that can, then run it again"
-            if needs_network
+            if {"pip", "install"} & set(command)
             else ""
         )
         raise SetupError(f"`{' '.join(command)}` ended with {code}:\n{output.strip()}{hint}")
@@ -227,7 +230,7 @@ def execute(
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env=environment_of_steps() | (extra or {}),
+        env={**os.environ, **(extra or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE if captured else None,
         stderr=subprocess.STDOUT if captured else None,
@@ -253,22 +256,6 @@ def end(process: subprocess.Popen[str]) -> None:
             process.wait(timeout=STOP_PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             continue
-
-
-def environment_of_steps() -> dict[str, str]:
-    """Return the variables for pip and uv: what pip was told, uv is told too."""
-    variables = dict(os.environ)
-    variables.pop("VIRTUAL_ENV", None)  # uv would prefer it to the environment it is given
-    for theirs, ours in TRANSLATED_VARIABLES.items():
-        value = os.environ.get(theirs)
-        if value and ours not in variables:
-            variables[ours] = value
-    # pip separates with spaces and ignores folders that are not there; uv does neither.
-    links = os.environ.get("PIP_FIND_LINKS", "").split()
-    present = [link for link in links if "://" in link or Path(link).exists()]
-    if present:
-        variables.setdefault("UV_FIND_LINKS", ",".join(present))
-    return variables
 
 
 if __name__ == "__main__":

@@ -27,24 +27,6 @@ def test_an_old_python_can_read_the_script_as_far_as_that() -> None:
     ast.parse(SCRIPT.read_text(), feature_version=(3, 8))
 
 
-def test_uv_is_told_what_pip_was_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("UV_DEFAULT_INDEX", "UV_FIND_LINKS", "UV_INDEX", "SSL_CERT_FILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PIP_INDEX_URL", "https://index.example/simple")
-    monkeypatch.setenv("PIP_CERT", "/certificates.pem")
-    monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path} /not/there https://links.example/")
-    told = setup.environment_of_steps()
-    assert told["UV_DEFAULT_INDEX"] == "https://index.example/simple"
-    assert told["SSL_CERT_FILE"] == "/certificates.pem"
-    assert told["UV_FIND_LINKS"] == f"{tmp_path},https://links.example/"
-
-
-def test_what_uv_was_told_itself_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_INDEX_URL", "https://index.example/simple")
-    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://other.example/simple")
-    assert setup.environment_of_steps()["UV_DEFAULT_INDEX"] == "https://other.example/simple"
-
-
 def test_a_changed_lock_makes_the_environment_out_of_date(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
