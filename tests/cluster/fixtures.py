@@ -43,10 +43,10 @@ def crds(control_plane: ControlPlane) -> None:
     apply_crds(control_plane)
 
 
-def apply_crds(plane: ControlPlane) -> None:
-    """Apply every generated CRD and wait until each is Established."""
-    files = sorted(CRD_DIRECTORY.glob("*.yaml"))
-    assert files, f"no CRDs in {CRD_DIRECTORY}; `make generate` writes them"
+def apply_crds(plane: ControlPlane, *, directory: Path = CRD_DIRECTORY) -> None:
+    """Apply every CRD in a folder and wait until each is Established."""
+    files = sorted(directory.glob("*.yaml"))
+    assert files, f"no CRDs in {directory}; `make generate` writes them"
     for file in files:
         plane.apply(file)
     plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
