@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,8 +137,8 @@ def int64s(blob: bytes) -> Blocks:
     return np.frombuffer(blob, dtype="<i8")
 
 
-def step_of(message: wire.Step, *, shape: EngineShape) -> StepInput:
-    """Translate a step.
+def step_of(message: wire.Step, *, shape: EngineShape, known: Callable[[int], bool]) -> StepInput:
+    """Translate a step; handles that are not ``known`` were refused before and are left out.
 
     Raises:
         WireError: its columns differ in length, or a number is out of bounds.
@@ -156,7 +156,7 @@ def step_of(message: wire.Step, *, shape: EngineShape) -> StepInput:
     blocks = {entry.handle: blocks_of(entry.blocks, shape=shape) for entry in message.blocks}
     new, resumed = set(message.new), set(message.resumed)
     for handle in new | resumed:
-        if handle not in blocks:
+        if handle not in blocks and known(handle):
             raise WireError(f"handle {handle} is new or resumed and has no block table")
     for count in (*computed, *scheduled):
         _within("tokens", count, 0, MAX_TOKENS)
@@ -177,12 +177,17 @@ def step_of(message: wire.Step, *, shape: EngineShape) -> StepInput:
                 resumed=handle in resumed,
             )
             for handle, before, now in zip(handles, computed, scheduled, strict=True)
+            if known(handle)
         ],
-        finished=message.finished,
-        preempted=message.preempted,
-        handoffs=handoffs,
+        finished=[handle for handle in message.finished if known(handle)],
+        preempted=[handle for handle in message.preempted if known(handle)],
+        handoffs={handle: items for handle, items in handoffs.items() if known(handle)},
         copies=message.copies,
-        shared_prefix_boundaries=message.shared_prefix_boundaries,
+        shared_prefix_boundaries={
+            handle: boundary
+            for handle, boundary in message.shared_prefix_boundaries.items()
+            if known(handle)
+        },
     )
 
 

@@ -1,0 +1,1 @@
+"""The agent's few requests to the API server, over aiohttp."""
