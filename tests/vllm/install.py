@@ -3,17 +3,14 @@
 ``python tests/vllm/install.py`` prints the path of that environment's Python as its last line.
 The environment is named after the hash of ``requirements/vllm.txt``, so a checkout with another
 lock gets another one. It is built beside its final place and renamed into it: an interrupted run
-leaves nothing that looks finished. Uses the standard library alone, since it runs before anything
-is installed.
+leaves nothing that looks finished. Uses the standard library alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import hashlib
-import json
 import os
 import platform
 import shutil
@@ -21,10 +18,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # run by its path, this file is no part of a package
+
+from tools.progress import cache_directory, locked, step  # noqa: E402
+
 LOCK_FILE = ROOT / "requirements" / "vllm.txt"
 INPUT_FILE = ROOT / "requirements" / "vllm.in"
 OVERRIDES_FILE = ROOT / "requirements" / "vllm-overrides.txt"
@@ -34,19 +35,10 @@ NEEDED_BYTES = 9 * 1000**3
 # 20 s with a fast mirror and 5 min with a slow one were seen; an hour is a network that hangs.
 INSTALL_DEADLINE_SECONDS = 3600
 PROGRESS_SECONDS = 10.0
-DURATION_NAME = "vLLM environment, from nothing"
 
 
 class InstallError(Exception):
     """The environment cannot be made on this machine; the message says what to do."""
-
-
-def cache_directory() -> Path:
-    """Return the folder that outlives checkouts."""
-    explicit = os.environ.get("KVOFFLOAD_CACHE")
-    if explicit:
-        return Path(explicit)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvoffload"
 
 
 def environment_directory() -> Path:
@@ -82,13 +74,13 @@ def install() -> Path:
     if environment_python().exists():
         return environment_python()
     final.parent.mkdir(parents=True, exist_ok=True)
-    with locked(final.parent / "install.lock"):
-        if environment_python().exists():  # another process made it while this one waited
-            return environment_python()
-        check_disk(final.parent)
-        began = time.monotonic()
-        build(final)
-        remember(time.monotonic() - began)
+    lock_file = final.parent / "install.lock"
+    with locked(lock_file, what="vLLM", deadline_seconds=INSTALL_DEADLINE_SECONDS):
+        if not environment_python().exists():  # another process may have made it by now
+            check_disk(final.parent)
+            detail = f": {locked_packages()} packages, about 6 GB"
+            with step("vLLM environment, from nothing", detail=detail):
+                build(final)
     return environment_python()
 
 
@@ -97,14 +89,8 @@ def build(final: Path) -> None:
     partial = final.with_name(f"{final.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     uv = find_uv()
-    last = durations().get(DURATION_NAME)
-    print(
-        f"vLLM environment: {locked_packages()} packages, about 6 GB, into {final}"
-        + (f" (last time {last:.0f} s)" if last else ""),
-        flush=True,
-    )
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    run([uv, "venv", "--quiet", "--relocatable", "--python", python, str(partial)], watched=partial)
+    python = ["--python", sys.executable, "--no-python-downloads"]
+    run([uv, "venv", "--quiet", "--relocatable", *python, str(partial)], watched=partial)
     run(
         [
             uv,
@@ -166,18 +152,6 @@ def find_uv() -> str:
     return str(uv)
 
 
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock: two checkouts may want the same environment at once."""
-    with path.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("another process is installing the vLLM environment; waiting for it", flush=True)
-            fcntl.flock(handle, fcntl.LOCK_EX)  # ends with the other process, which has a deadline
-        yield
-
-
 def check_disk(directory: Path) -> None:
     """Refuse to start what cannot end.
 
@@ -195,25 +169,6 @@ def check_disk(directory: Path) -> None:
 def locked_packages() -> int:
     """Return how many packages the lock names."""
     return sum("==" in line and line[0].isalnum() for line in LOCK_FILE.read_text().splitlines())
-
-
-def durations() -> dict[str, float]:
-    """Return what earlier runs of the project's tools took, in seconds by name."""
-    try:
-        known = json.loads((cache_directory() / "durations.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
-
-
-def remember(seconds: float) -> None:
-    """Keep how long it took; a cache that cannot be written is no reason to fail."""
-    path = cache_directory() / "durations.json"
-    known = {**durations(), DURATION_NAME: round(seconds, 1)}
-    temporary = path.with_suffix(f".{os.getpid()}")
-    with contextlib.suppress(OSError):
-        temporary.write_text(json.dumps(known, indent=1, sort_keys=True))
-        temporary.replace(path)
 
 
 def lock() -> None:
@@ -241,18 +196,24 @@ def lock() -> None:
     )
 
 
+def interrupt(*_: object) -> None:
+    """End on SIGTERM as on Ctrl-C, so that the installer's children end too."""
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     """Install (or lock); exit code 1 with one line if it cannot be done, 130 on Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("action", nargs="?", choices=("install", "lock"), default="install")
     arguments = parser.parse_args()
     os.chdir(ROOT)
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         if arguments.action == "lock":
             lock()
         else:
             print(install())
-    except InstallError as error:
+    except (InstallError, TimeoutError) as error:
         print(f"vLLM environment: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
