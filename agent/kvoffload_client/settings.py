@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 # A scheduling step of a busy engine takes 10 to 50 ms; waiting at most a fraction of it keeps the
 # engine's own latency when the agent is slow (DESIGN section 4).
@@ -43,3 +44,10 @@ class ClientSettings:
             socket_path=environ.get(SOCKET_ENV) or DEFAULT_SOCKET_PATH,
             token_path=environ.get(TOKEN_FILE_ENV) or DEFAULT_TOKEN_PATH,
         )
+
+    def read_token(self) -> str:
+        """Return the token as it is now, ``""`` if there is none."""
+        try:
+            return Path(self.token_path).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
