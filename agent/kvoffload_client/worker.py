@@ -199,6 +199,7 @@ class WorkerSession:
         with self._changed:
             self._link = None
             self._stop_all("the agent is gone")
+            self._changed.notify_all()
         self._segments.close_all()
 
     def _send_unmapped(self, numbers: list[int]) -> None:
