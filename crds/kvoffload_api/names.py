@@ -31,6 +31,7 @@ Source = NewType("Source", str)
 BUILT_IN: Final = Source("built-in")
 REQUEST: Final = Source("request")
 NO_ENTRY: Final = Source("no-entry")
+NOBODY: Final = Source("")
 
 
 def policy_key(*, namespace: str, name: str) -> PolicyKey:
