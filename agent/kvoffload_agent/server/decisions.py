@@ -175,7 +175,7 @@ class Decisions:
     def _step(self, session: Session, registration: Registration, message: Step) -> None:
         step = step_of(message, shape=registration.shape, known=session.requests.known)
         result = registration.engine.step(step, now=time.monotonic())
-        session.stats.steps += 1
+        session.stats.step()
         for handle in step.finished:
             session.requests.forget(handle)
         stores = [

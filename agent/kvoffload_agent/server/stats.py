@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from dataclasses import dataclass, field
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -16,6 +16,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.namespaces: dict[str, Figures] = {}
+        """Since the agent started, also of engines that have left."""
         namespace = ["namespace"]
         self.requests = self._counter("requests", "Requests that engines announced", namespace)
         self.matched = self._counter(
@@ -47,75 +49,93 @@ class Metrics:
         return Counter(f"kvoffload_{name}", text, labels, registry=self.registry)
 
 
-@dataclass(slots=True)
-class SessionStats:
-    """Figures of one session; each also counts in the namespace's metrics."""
+# What ``/debug/state`` shows for a session and for a namespace, 0 where nothing happened.
+FIGURES: Final = (
+    "requests",
+    "matches",
+    "steps",
+    "tokens_matched",
+    "tokens_loaded",
+    "tokens_stored",
+    "bytes_loaded",
+    "bytes_stored",
+    "loads",
+    "stores",
+    "loads_failed",
+    "stores_failed",
+)
 
-    namespace: str
-    metrics: Metrics
-    requests: int = 0
-    matches: int = 0
-    matched_tokens: int = 0
-    steps: int = 0
-    tokens: Tally[Direction] = field(default_factory=Tally)
-    bytes: Tally[Direction] = field(default_factory=Tally)
-    jobs: Tally[Direction] = field(default_factory=Tally)
-    failed: Tally[Direction] = field(default_factory=Tally)
-    limited: Tally[tuple[str, str]] = field(default_factory=Tally)
-    invalid: Tally[str] = field(default_factory=Tally)
+
+class Figures:
+    """Plain counters, for JSON."""
+
+    def __init__(self) -> None:
+        self.counts: Tally[str] = Tally()
+        self.limited: Tally[tuple[str, str]] = Tally()
+        self.invalid: Tally[str] = Tally()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all figures with fixed names."""
+        return {
+            **{name: self.counts[name] for name in FIGURES},
+            "limited": [
+                {"field": field, "policy": policy, "count": count}
+                for (field, policy), count in sorted(self.limited.items())
+            ],
+            "invalid": dict(sorted(self.invalid.items())),
+        }
+
+
+class SessionStats:
+    """Counts one session's events, in its own figures, its namespace's and the metrics."""
+
+    def __init__(self, *, namespace: str, metrics: Metrics) -> None:
+        self.namespace = namespace
+        self.metrics = metrics
+        self.figures = Figures()
+        self._all = (self.figures, metrics.namespaces.setdefault(namespace, Figures()))
 
     def request(self, *, invalid: tuple[str, ...]) -> None:
         """Count a new request and the fields of it that were malformed."""
-        self.requests += 1
+        self._count("requests", 1)
         self.metrics.requests.labels(self.namespace).inc()
         for name in invalid:
-            self.invalid[name] += 1
+            for figures in self._all:
+                figures.invalid[name] += 1
             self.metrics.invalid.labels(self.namespace, name).inc()
 
     def match(self, *, tokens: int, limited_by: str, policy: str) -> None:
         """Count a lookup's answer."""
-        self.matches += 1
-        self.matched_tokens += tokens
+        self._count("matches", 1)
+        self._count("tokens_matched", tokens)
         self.metrics.matched.labels(self.namespace).inc(tokens)
         if limited_by:
             self.limit(field=limited_by, policy=policy)
 
+    def step(self) -> None:
+        """Count a scheduling step."""
+        self._count("steps", 1)
+
     def limit(self, *, field: str, policy: str) -> None:
         """Count a decision that a policy shortened."""
-        self.limited[field, policy] += 1
+        for figures in self._all:
+            figures.limited[field, policy] += 1
         self.metrics.limited.labels(self.namespace, field, policy).inc()
 
     def copied(self, direction: Direction, *, tokens: int, size: int) -> None:
         """Count a job that every rank completed; ``size`` in bytes over all ranks."""
-        self.jobs[direction] += 1
-        self.tokens[direction] += tokens
-        self.bytes[direction] += size
+        done = "loaded" if direction == "load" else "stored"
+        self._count(f"{direction}s", 1)
+        self._count(f"tokens_{done}", tokens)
+        self._count(f"bytes_{done}", size)
         self.metrics.tokens.labels(self.namespace, direction).inc(tokens)
         self.metrics.bytes.labels(self.namespace, direction).inc(size)
 
     def copy_failed(self, direction: Direction) -> None:
         """Count a job that failed on a rank."""
-        self.failed[direction] += 1
+        self._count(f"{direction}s_failed", 1)
         self.metrics.failed.labels(self.namespace, direction).inc()
 
-    def as_json(self) -> dict[str, object]:
-        """Return the figures for ``/debug/state``."""
-        return {
-            "requests": self.requests,
-            "matches": self.matches,
-            "steps": self.steps,
-            "tokens_matched": self.matched_tokens,
-            "tokens_loaded": self.tokens["load"],
-            "tokens_stored": self.tokens["store"],
-            "bytes_loaded": self.bytes["load"],
-            "bytes_stored": self.bytes["store"],
-            "loads": self.jobs["load"],
-            "stores": self.jobs["store"],
-            "loads_failed": self.failed["load"],
-            "stores_failed": self.failed["store"],
-            "limited": [
-                {"field": name, "policy": policy, "count": count}
-                for (name, policy), count in sorted(self.limited.items())
-            ],
-            "invalid": dict(sorted(self.invalid.items())),
-        }
+    def _count(self, name: str, amount: int) -> None:
+        for figures in self._all:
+            figures.counts[name] += amount
