@@ -27,7 +27,7 @@ class Message(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=True):
 # --- engine to agent -------------------------------------------------------------------------
 
 
-class Hello(Message):
+class Hello(Message, frozen=True):
     """First message of every connection.
 
     ``role`` is ``scheduler`` or ``worker``; a worker names the session it joins by the
@@ -44,7 +44,7 @@ class Hello(Message):
     client_version: str
 
 
-class Group(Message):
+class Group(Message, frozen=True):
     """One KV cache group of the engine.
 
     ``kind``: ``full``, ``sliding_window``, ``chunked_local`` or ``mamba``.
@@ -61,7 +61,7 @@ class Group(Message):
     extra_retained_tokens: int = 0
 
 
-class Register(Message):
+class Register(Message, frozen=True):
     """Scheduler connection: what this engine is. Answered by ``Registered`` or ``Refused``.
 
     ``fingerprint`` is the hex sha256 of the canonical msgpack of ``identity`` (model, revision,
@@ -82,7 +82,7 @@ class Register(Message):
     prefix_cache_retention_interval: int | None = None
 
 
-class NewRequest(Message):
+class NewRequest(Message, frozen=True):
     """A request arrived. No reply.
 
     ``hashes``: its block hashes so far, concatenated. ``params``: the client's
@@ -98,7 +98,7 @@ class NewRequest(Message):
     skip_reading_prefix_cache: bool = False
 
 
-class Append(Message):
+class Append(Message, frozen=True):
     """A request grew to ``num_tokens``; ``hashes`` are the block hashes that came with it."""
 
     handle: int
@@ -106,7 +106,7 @@ class Append(Message):
     hashes: bytes
 
 
-class Match(Message):
+class Match(Message, frozen=True):
     """How many tokens beyond ``computed`` can be loaded? Answered by ``MatchReply``."""
 
     seq: int
@@ -115,7 +115,7 @@ class Match(Message):
     max_new_tokens: int | None = None
 
 
-class Alloc(Message):
+class Alloc(Message, frozen=True):
     """The engine allocated blocks for a request. Answered by ``AllocReply``.
 
     ``blocks``: per group the whole block table of the request as an int64 blob, with the
@@ -128,7 +128,7 @@ class Alloc(Message):
     blocks: list[bytes]
 
 
-class ScheduledBlocks(Message):
+class ScheduledBlocks(Message, frozen=True):
     """Block ids of a request in a step: per group an int64 blob.
 
     For a new or resumed request its whole table, else the added ones.
@@ -138,7 +138,7 @@ class ScheduledBlocks(Message):
     blocks: list[bytes]
 
 
-class Handoff(Message):
+class Handoff(Message, frozen=True):
     """A Mamba copy-on-write hand-off: ``block`` of ``group`` holds the state at ``boundary``."""
 
     handle: int
@@ -147,7 +147,7 @@ class Handoff(Message):
     boundary: int
 
 
-class Step(Message):
+class Step(Message, frozen=True):
     """One scheduling step of the engine. Answered by ``StepReply``.
 
     ``handles``, ``computed``, ``scheduled``: int64 blobs of equal length, requests in the order
@@ -170,7 +170,7 @@ class Step(Message):
     shared_prefix_boundaries: dict[int, int] = {}
 
 
-class Finish(Message):
+class Finish(Message, frozen=True):
     """A request ended: ``status`` is ``stopped``, ``length`` or ``aborted``. No reply."""
 
     handle: int
@@ -178,13 +178,13 @@ class Finish(Message):
     computed: int
 
 
-class Reset(Message):
+class Reset(Message, frozen=True):
     """The engine reset its prefix cache with the connector's. Answered by ``ResetReply``."""
 
     seq: int
 
 
-class Complete(Message):
+class Complete(Message, frozen=True):
     """Worker (or the scheduler for a plan it never started): copies of these jobs ended. No reply.
 
     ``failed`` jobs wrote or loaded nothing that may be used.
@@ -194,13 +194,13 @@ class Complete(Message):
     failed: list[int]
 
 
-class Mapped(Message):
+class Mapped(Message, frozen=True):
     """Worker: these segments are mapped (and registered) and may appear in plans."""
 
     segments: list[int]
 
 
-class Unmapped(Message):
+class Unmapped(Message, frozen=True):
     """Worker: these segments are no longer mapped."""
 
     segments: list[int]
@@ -209,7 +209,7 @@ class Unmapped(Message):
 # --- agent to engine -------------------------------------------------------------------------
 
 
-class Welcome(Message):
+class Welcome(Message, frozen=True):
     """Answer to ``Hello``. The boot id is in every frame's header from here on.
 
     ``session``: to a worker, the number of the session that it joined (``Registered.session``).
@@ -221,7 +221,7 @@ class Welcome(Message):
     session: int = 0
 
 
-class Refused(Message):
+class Refused(Message, frozen=True):
     """The agent refuses the question ``seq``, or (-1) the connection, which it then closes.
 
     ``code``: ``protocol``, ``identity``, ``layout``, ``busy`` or ``internal``. ``message`` says
@@ -233,7 +233,7 @@ class Refused(Message):
     message: str
 
 
-class Registered(Message):
+class Registered(Message, frozen=True):
     """The session's partition. ``slot_bytes``: bytes of one chunk's row on one rank.
 
     ``session``: a number of this session that no other one of this boot has. A worker runs only
@@ -247,7 +247,7 @@ class Registered(Message):
     session: int = 0
 
 
-class Plan(Message):
+class Plan(Message, frozen=True):
     """One job's copies: entry i moves ``lengths[group]`` bytes between block and segment.
 
     ``blocks`` int64, ``segments`` uint64, ``offsets`` uint64: equal lengths, ``group_sizes``
@@ -264,7 +264,7 @@ class Plan(Message):
     lengths: list[int]
 
 
-class MatchReply(Message):
+class MatchReply(Message, frozen=True):
     """``tokens`` is None for "ask later".
 
     ``limited_by``: the field that shortened the answer (``load.maxTokens``, ...), ``""`` if none
@@ -278,7 +278,7 @@ class MatchReply(Message):
     policy: str = ""
 
 
-class AllocReply(Message):
+class AllocReply(Message, frozen=True):
     """``load`` is None if nothing is to be loaded. ``deadline_seconds``: load.timeoutSeconds."""
 
     seq: int
@@ -286,7 +286,7 @@ class AllocReply(Message):
     deadline_seconds: float = 0.0
 
 
-class StepReply(Message):
+class StepReply(Message, frozen=True):
     """``stores``: plans that workers start at the beginning of the next step.
 
     ``flush``: jobs that workers must finish before the step's blocks are written; ``busy``: keep
@@ -299,32 +299,32 @@ class StepReply(Message):
     busy: bool
 
 
-class ResetReply(Message):
+class ResetReply(Message, frozen=True):
     """The partition's host tier forgot what this engine's reset makes it forget."""
 
     seq: int
 
 
-class SegmentInfo(Message):
+class SegmentInfo(Message, frozen=True):
     """``bytes`` is the segment's length; it is sealed against growing and shrinking."""
 
     segment: int
     bytes: int
 
 
-class Map(Message):
+class Map(Message, frozen=True):
     """To a worker: map these segments; as many fds come with the frame, in this order."""
 
     segments: list[SegmentInfo]
 
 
-class Unmap(Message):
+class Unmap(Message, frozen=True):
     """To a worker: stop using and unmap these, then answer ``Unmapped``."""
 
     segments: list[int]
 
 
-class CapsChanged(Message):
+class CapsChanged(Message, frozen=True):
     """The pod's effective policy changed; for logs and status, the agent enforces it itself."""
 
     entry: str

@@ -1,0 +1,1 @@
+"""``make demo``: the main job, shown live and checked byte by byte."""
