@@ -23,6 +23,7 @@ CACHED_TOKENS = 896  # seven whole blocks
 SETTLE_DEADLINE_SECONDS = 20.0
 # Both cores of a small machine may be taken: this tests decisions, not latency.
 HOOK_DEADLINE_MS = 500
+OUTAGE = "no node agent at"
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +111,7 @@ def test_without_an_agent_the_engine_serves_and_loads_nothing(
     prompt = words(1)
     assert offloading.generate(prompt).tokens == plain.generate(prompt).tokens
     assert again(offloading, prompt).cached == 0
+    assert len(offloading.log_lines(OUTAGE)) == 1
 
 
 def test_an_agent_that_comes_later_is_found(attached: Engine) -> None:
@@ -196,9 +198,11 @@ def test_a_killed_agent_costs_no_token_and_one_line_and_its_successor_is_found(
     prompt = words(8)
     expected = plain.generate(prompt).tokens
     assert attached.generate(prompt).tokens == expected
+    outages = len(attached.log_lines(OUTAGE))
     agent.kill()
     recomputed = again(attached, prompt)
     assert (recomputed.cached, recomputed.tokens) == (0, expected)
+    assert len(attached.log_lines(OUTAGE)) == outages + 1
     agent.start()
     eventually(lambda: again(attached, prompt).cached, CACHED_TOKENS)
     assert again(attached, prompt).tokens == expected

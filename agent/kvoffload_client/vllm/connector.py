@@ -197,6 +197,15 @@ def recompute_failed_loads(transfer: Any) -> None:
         transfer.kv_load_failure_policy = "recompute"
 
 
+class OneLinePerOutage(logging.Filter):
+    """Drops what workers say of their connection: the scheduler says it for the whole engine."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is to be written."""
+        who = record.args[0] if isinstance(record.args, tuple) and record.args else ""
+        return not str(who).startswith("worker")
+
+
 def share_log_handlers() -> None:
     """Write the client's log lines where the engine writes its own."""
     ours, engine = logging.getLogger("kvoffload_client"), logging.getLogger("vllm")
@@ -204,3 +213,4 @@ def share_log_handlers() -> None:
         ours.handlers = list(engine.handlers)
         ours.setLevel(engine.level)
         ours.propagate = False
+        logging.getLogger("kvoffload_client.connection").addFilter(OneLinePerOutage())

@@ -13,6 +13,7 @@ from kvoffload_client.scheduler import SchedulerSession
 from kvoffload_client.settings import ClientSettings
 from kvoffload_client.vllm.identity import EngineShape, engine_layout, initial_hash
 from kvoffload_client.vllm.metadata import StepMetadata, WorkerReport
+from kvoffload_client.vllm.params import forwardable
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +79,7 @@ class SchedulerRole:
         return self._session
 
     def on_new_request(self, request: Any) -> None:
-        """Announce a request; ``kv_transfer_params`` go as they are, the agent validates them."""
+        """Announce a request with its ``kv_transfer_params``, which the agent validates."""
         session = self._begin()
         if session is None:
             return
@@ -87,7 +88,7 @@ class SchedulerRole:
             num_tokens=request.num_tokens,
             num_prompt_tokens=request.num_prompt_tokens,
             hashes=request.block_hashes,
-            params=request.kv_transfer_params,
+            params=forwardable(request.kv_transfer_params),
             skip_reading_prefix_cache=bool(request.skip_reading_prefix_cache),
         )
         known = _Request(
