@@ -32,6 +32,24 @@ class Rule:
     field_path: str = ""
     reason: str = ""
 
+    def document(self) -> dict[str, str]:
+        """Return the rule as an item of ``x-kubernetes-validations``."""
+        given = {
+            "rule": self.cel,
+            "message": self.message,
+            "fieldPath": self.field_path,
+            "reason": self.reason,
+        }
+        return {name: text for name, text in given.items() if text}
+
+
+def _add_rules(schema: dict[str, Any], model: type[ApiModel]) -> None:
+    """Put a model's rules into its JSON schema, as the API server understands them."""
+    if issubclass(model, NonEmptyModel):
+        schema["minProperties"] = 1
+    if model.RULES:
+        schema["x-kubernetes-validations"] = [rule.document() for rule in model.RULES]
+
 
 class ApiModel(BaseModel):
     """Base of all API objects and their parts.
@@ -46,6 +64,7 @@ class ApiModel(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
+        json_schema_extra=_add_rules,
     )
 
     RULES: ClassVar[tuple[Rule, ...]] = ()
