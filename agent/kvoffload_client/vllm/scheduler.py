@@ -105,7 +105,7 @@ class SchedulerRole:
         known = self._requests.get(request.request_id)
         if known is None or self._session is None or known.load_failed:
             return 0, False
-        self._append(known)
+        self._append(known, exactly=True)
         known.computed = computed
         outcome = self._session.match(known.handle, computed=computed)
         return outcome.tokens, bool(outcome.tokens)
@@ -132,7 +132,7 @@ class SchedulerRole:
             return StepMetadata()
         for request_id in output.num_scheduled_tokens:
             if request_id in self._requests:
-                self._append(self._requests[request_id])
+                self._append(self._requests[request_id], exactly=False)
         outcome = self._session.step(self._step_input(output))
         self._busy = outcome.busy
         loads, failed_loads = [], {}
@@ -175,7 +175,7 @@ class SchedulerRole:
         known = self._requests.get(request.request_id)
         if known is None or self._session is None:
             return
-        self._append(known)
+        self._append(known, exactly=True)
         status = _STATUS.get(request.status.name, "aborted")
         self._session.finish(known.handle, status=status, computed=request.num_computed_tokens)
 
@@ -193,11 +193,16 @@ class SchedulerRole:
         if self._session is not None:
             self._session.close()
 
-    def _append(self, known: _Request) -> None:
-        """Tell the agent how the request has grown, if a block was filled or tokens matter."""
+    def _append(self, known: _Request, *, exactly: bool) -> None:
+        """Tell the agent how the request has grown.
+
+        Not for every token: between lookups only filled blocks matter, and a busy engine has
+        hundreds of requests that grow in each step.
+        """
         request = known.request
         hashes = request.block_hashes[known.hashes :]
-        if self._session is not None and (hashes or request.num_tokens > known.tokens):
+        if hashes or (exactly and request.num_tokens != known.tokens):
+            assert self._session is not None
             self._session.append(known.handle, num_tokens=request.num_tokens, hashes=hashes)
             known.hashes = len(request.block_hashes)
             known.tokens = request.num_tokens
