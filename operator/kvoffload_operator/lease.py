@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import structlog
 
@@ -104,6 +104,11 @@ class LeaseHolder:
                 "leader election lost: the lease could not be renewed in time"
             )
 
+    def _lose(self, why: str) -> NoReturn:
+        self._elector.leading = False
+        self.leading.clear()
+        raise LeadershipLostError(f"leader election lost: {why}")
+
     async def _try(self) -> None:
         try:
             self._live = await self._client.get(LEASES, name=self._name, namespace=self._namespace)
@@ -112,7 +117,7 @@ class LeaseHolder:
         seen = _record(self._live) if self._live is not None else None
         intent = self._elector.observe(seen, now=self._clock())
         if intent is Intent.LOST:
-            raise LeadershipLostError("leader election lost: another replica holds the lease")
+            self._lose("another replica holds the lease")
         if intent is Intent.WAIT:
             return
         record = self._next(seen, intent=intent)

@@ -39,6 +39,8 @@ def configure(*, console: bool = False, debug: bool = False) -> None:
     for name, level in (("asyncio", logging.WARNING), ("aiohttp.access", logging.WARNING)):
         logging.getLogger(name).setLevel(level)
     logging.getLogger("kopf").setLevel(logging.INFO if debug else logging.WARNING)
+    # It warns that signals are not its business in a thread, which is how we want it.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

@@ -7,10 +7,11 @@ that it did not find at its start.
 
 kopf neither says when its first list is complete nor reports what was deleted while its watch was
 broken. So after each of its lists the collection is listed once more by us and compared in full
-(``PolicyCache.resync``); ``synced`` follows from that.
+(``Caches``); that it is synced follows from that.
 """
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -55,7 +56,11 @@ class PolicyWatch:
         self._resources = resources
         self._deliver = deliver
         self._stop = threading.Event()
-        self._ready = threading.Event()
+        self._ready = asyncio.Event()
+
+    async def ready(self) -> None:
+        """Return when kopf is about to list and watch."""
+        await self._ready.wait()
 
     async def run(self) -> None:
         """Watch until cancelled.
@@ -66,6 +71,9 @@ class PolicyWatch:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
         registry = self._registry(loop)
+        # kopf sets a flag on whose result a callback hangs, and so wakes this loop.
+        ready: concurrent.futures.Future[None] = concurrent.futures.Future()
+        ready.add_done_callback(lambda _: loop.call_soon_threadsafe(self._ready.set))
 
         def thread() -> None:
             failure: BaseException | None = None
@@ -76,7 +84,7 @@ class PolicyWatch:
                         clusterwide=True,
                         standalone=True,
                         stop_flag=self._stop,
-                        ready_flag=self._ready,
+                        ready_flag=ready,
                     )
                 )
             except BaseException as error:  # noqa: BLE001 - told to the owner, who raises it

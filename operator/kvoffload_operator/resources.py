@@ -2,29 +2,27 @@
 
 from typing import Final
 
+from kvoffload_api.names import CLUSTER_POLICY_KIND, GROUP, NODE_KIND, POLICY_KIND, VERSION
 from kvoffload_operator.kube.resources import Resource
-
-GROUP: Final = "kvoffload.io"
-VERSION: Final = "v1alpha1"
 
 POLICIES: Final = Resource(
     group=GROUP,
     version=VERSION,
     plural="kvoffloadpolicies",
-    kind="KVOffloadPolicy",
+    kind=POLICY_KIND,
     namespaced=True,
 )
 CLUSTER_POLICIES: Final = Resource(
     group=GROUP,
     version=VERSION,
     plural="clusterkvoffloadpolicies",
-    kind="ClusterKVOffloadPolicy",
+    kind=CLUSTER_POLICY_KIND,
     namespaced=False,
 )
 OFFLOAD_NODES: Final = Resource(
     group=GROUP,
     version=VERSION,
     plural="kvoffloadnodes",
-    kind="KVOffloadNode",
+    kind=NODE_KIND,
     namespaced=False,
 )

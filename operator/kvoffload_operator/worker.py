@@ -21,7 +21,7 @@ Reconcile = Callable[[Key], Awaitable[Result]]
 WORKERS: Final = 8
 # A request has a deadline of its own; a pass is a few of them, and some waiting for tokens.
 _PASS_S: Final = 120.0
-_QUEUE: Final = "kvoffload"
+QUEUE_NAME: Final = "kvoffload"
 
 
 class Workers:
@@ -52,11 +52,11 @@ class Workers:
     async def _work(self) -> None:
         while True:
             key, waited = await self._queue.take()
-            self._metrics.queue_seconds.labels(_QUEUE).observe(waited)
+            self._metrics.queue_seconds.labels(QUEUE_NAME).observe(waited)
             try:
                 await self._pass(key)
             finally:
-                self._metrics.work_seconds.labels(_QUEUE).observe(self._queue.done(key))
+                self._metrics.work_seconds.labels(QUEUE_NAME).observe(self._queue.done(key))
 
     async def _pass(self, key: Key) -> None:
         loop = asyncio.get_running_loop()
@@ -96,7 +96,7 @@ class Workers:
         delay = self._queue.retry(key)
         self._metrics.reconciles.labels(key.kind, "error").inc()
         self._metrics.reconcile_errors.labels(key.kind).inc()
-        self._metrics.queue_retries.labels(_QUEUE).inc()
+        self._metrics.queue_retries.labels(QUEUE_NAME).inc()
         # The cluster's trouble is one line; ours comes with its trace, once for each series.
         ours = not isinstance(error, KubeError | TimeoutError)
         first = self._queue.core.attempts(key) == 1

@@ -19,7 +19,7 @@ from kvoffload_operator.kube.backoff import Backoff
 from kvoffload_operator.kube.client import KubeClient
 from kvoffload_operator.kube.errors import AccessError, ClusterError, GoneError, RequestError
 from kvoffload_operator.kube.resources import Resource
-from kvoffload_operator.kube.store import ObjectKey, Store, key_of
+from kvoffload_operator.kube.store import Store, key_of
 
 T = TypeVar("T")
 
@@ -32,13 +32,12 @@ _REOPEN_S: Final = (0.1, 0.5)
 
 
 class Informer(Generic[T]):
-    """Keeps what ``parse`` returns of each object of a collection.
+    """Keeps a store equal to a collection.
 
     Args:
         client: Open client.
         resource: Which collection.
-        parse: Returns what to keep of an object; only a change of it is reported.
-        changed: Called with key, old and new value (``None`` for absent), on the loop's thread.
+        store: Where to keep the objects; it says what of them is kept and who hears of changes.
         selectors: ``labelSelector`` and ``fieldSelector``.
         metadata_only: Ask for ``PartialObjectMetadata``.
         relisted: Called with the reason of each LIST, for metrics.
@@ -49,8 +48,7 @@ class Informer(Generic[T]):
         *,
         client: KubeClient,
         resource: Resource,
-        parse: Callable[[Mapping[str, Any]], T],
-        changed: Callable[[ObjectKey, T | None, T | None], None],
+        store: Store[T],
         selectors: Mapping[str, str] | None = None,
         metadata_only: bool = False,
         relisted: Callable[[str], None] = lambda _reason: None,
@@ -60,7 +58,7 @@ class Informer(Generic[T]):
         self._selectors = dict(selectors or {})
         self._metadata_only = metadata_only
         self._relisted = relisted
-        self.store: Store[T] = Store(parse=parse, changed=changed)
+        self.store = store
         self._rng = random.Random()  # noqa: S311 - jitter is no secret
         self._version = ""
         self.synced = asyncio.Event()

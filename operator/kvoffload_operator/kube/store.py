@@ -42,6 +42,7 @@ class Store(Generic[T]):
         self._parse = parse
         self._changed = changed
         self._stored: dict[ObjectKey, _Stored[T]] = {}
+        self._dropped: dict[ObjectKey, int] = {}
         self._progress = 0
 
     def get(self, *, name: str, namespace: str = "") -> T | None:
@@ -53,6 +54,10 @@ class Store(Generic[T]):
         """Yield every key and value, of one moment."""
         yield from [(key, stored.value) for key, stored in self._stored.items()]
 
+    def all_keys(self) -> list[ObjectKey]:
+        """Return every key, of one moment."""
+        return list(self._stored)
+
     def __len__(self) -> int:
         return len(self._stored)
 
@@ -61,15 +66,22 @@ class Store(Generic[T]):
         key = key_of(item)
         version = number_of(item["metadata"]["resourceVersion"])
         old = self._stored.get(key)
-        if old is not None and old.version > version:
+        if version <= self._dropped.get(key, -1) or (old is not None and old.version > version):
             return
         new = _Stored(value=self._parse(item), version=version)
         self._stored[key] = new
         if old is None or old.value != new.value:
             self._changed(key, old.value if old else None, new.value)
 
-    def drop(self, key: ObjectKey) -> None:
-        """Forget an object that was reported as deleted."""
+    def drop(self, key: ObjectKey, *, version: str = "") -> None:
+        """Forget an object that was reported as deleted.
+
+        Args:
+            key: Of the object.
+            version: Of its deletion; needed where a list may be under way at the same time.
+        """
+        if version:
+            self._dropped[key] = number_of(version)
         old = self._stored.pop(key, None)
         if old is not None:
             self._changed(key, old.value, None)
@@ -98,6 +110,8 @@ class Store(Generic[T]):
                 self.drop(key)
         for item in by_key.values():
             self.put(item)
+        # A later list cannot hold what was deleted before this one.
+        self._dropped = {key: at for key, at in self._dropped.items() if at > listed}
         self.passed(version)
 
 

@@ -17,7 +17,7 @@ from kvoffload_operator.kube.access import Access, TokenSource
 from kvoffload_operator.kube.client import KubeClient
 from kvoffload_operator.kube.informer import Informer
 from kvoffload_operator.kube.resources import NODES
-from kvoffload_operator.kube.store import ObjectKey
+from kvoffload_operator.kube.store import ObjectKey, Store
 
 Json = dict[str, Any]
 
@@ -102,8 +102,9 @@ async def run(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Run]:
             informer: Informer[Json] = Informer(
                 client=client,
                 resource=NODES,
-                parse=lambda item: dict(item["metadata"].get("labels", {})),
-                changed=changed,
+                store=Store(
+                    parse=lambda item: dict(item["metadata"].get("labels", {})), changed=changed
+                ),
             )
             task = asyncio.create_task(informer.run())
             async with asyncio.timeout(10):
