@@ -24,7 +24,6 @@ _WIDE: Final = 1
 
 _API_VERSION_HELP: Final = "Version of this schema, `kvoffload.io/v1alpha1`."
 _KIND_HELP: Final = "Kind of this object."
-_METADATA_HELP: Final = "Metadata of the object: name, labels and the like."
 
 Document = dict[str, Any]
 
@@ -168,7 +167,7 @@ def _root(model: type[ApiModel]) -> Document:
     schema["properties"] |= {
         "apiVersion": {"description": _API_VERSION_HELP, "type": "string"},
         "kind": {"description": _KIND_HELP, "type": "string"},
-        "metadata": {"description": _METADATA_HELP, "type": "object"},
+        "metadata": {"type": "object"},
     }
     schema["required"] = [name for name in schema["required"] if name != "metadata"]
     if not schema["required"]:

@@ -45,10 +45,25 @@ class Rule:
 
 def _add_rules(schema: dict[str, Any], model: type[ApiModel]) -> None:
     """Put a model's rules into its JSON schema, as the API server understands them."""
+    rules = [rule.document() for rule in model.RULES]
     if issubclass(model, NonEmptyModel):
         schema["minProperties"] = 1
-    if model.RULES:
-        schema["x-kubernetes-validations"] = [rule.document() for rule in model.RULES]
+        rules.append(_not_empty(model).document())
+    if rules:
+        schema["x-kubernetes-validations"] = rules
+
+
+def _not_empty(model: type[ApiModel]) -> Rule:
+    """Return ``minProperties: 1`` in words, so that its refusal says what to do."""
+    names = [str(field.alias) for field in model.model_fields.values()]
+    return Rule(
+        cel=" || ".join(f"has(self.{name})" for name in names),
+        message=f"must set at least one of {', '.join(names)}; leave the block out instead",
+        check=lambda block: any(
+            getattr(block, name) is not None for name in type(block).model_fields
+        ),
+        reason="FieldValueRequired",
+    )
 
 
 class ApiModel(BaseModel):
@@ -118,8 +133,7 @@ class NonEmptyModel(ApiModel):
 
     @model_validator(mode="after")
     def _something_is_set(self) -> Self:
-        fields = type(self).model_fields
-        if all(getattr(self, name) is None for name in fields):
-            names = ", ".join(str(field.alias) for field in fields.values())
-            raise ValueError(f"must set at least one of {names}; leave the block out instead")
+        rule = _not_empty(type(self))
+        if not rule.check(self):
+            raise ValueError(rule.message)
         return self

@@ -181,6 +181,7 @@ class ClusterKVOffloadPolicy(ApiModel):
             check=lambda policy: (
                 policy.metadata.name == DEFAULT_NAME or policy.spec.rollout is None
             ),
+            field_path=".spec.rollout",
             reason="FieldValueForbidden",
         ),
     )

@@ -40,7 +40,8 @@ _UNIQUE_TIERS: Final = Rule(
     message="`tiers` must not name a tier twice: remove the duplicate",
     check=_no_duplicates,
     field_path=".tiers",
-    reason="FieldValueDuplicate",
+    # With FieldValueDuplicate the API server would not show the message.
+    reason="FieldValueInvalid",
 )
 
 Tiers = Annotated[
