@@ -18,7 +18,11 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What one engine did so far. ``limited``: policy → tokens it did not let the engine load."""
+    """What one engine did so far.
+
+    ``limited``: policy → tokens it did not let the engine load.
+    ``max_loaded_tokens``: the most that one request loaded at once.
+    """
 
     requests: int = 0
     requests_total: int = 0
@@ -29,6 +33,7 @@ class Figures:
     verified_bytes: int = 0
     wrong_blocks: int = 0
     recomputed_tokens: int = 0
+    max_loaded_tokens: int = 0
     limited: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -104,6 +109,7 @@ def total(all_figures: Sequence[Figures]) -> Figures:
     for figures in all_figures:
         for policy, tokens in figures.limited.items():
             limited[policy] = limited.get(policy, 0) + tokens
-    names = [name for name in Figures.__dataclass_fields__ if name != "limited"]
+    names = set(Figures.__dataclass_fields__) - {"limited", "max_loaded_tokens"}
     sums = {name: sum(getattr(figures, name) for figures in all_figures) for name in names}
-    return Figures(**sums, limited=limited)
+    most = max((figures.max_loaded_tokens for figures in all_figures), default=0)
+    return Figures(**sums, limited=limited, max_loaded_tokens=most)

@@ -1,0 +1,140 @@
+"""Run the demo: ``python -m tests.demo --help``."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from tests.cluster.binaries import MissingBinaryError
+from tests.demo import act_one, act_two
+from tests.demo.verdict import Check
+from tests.harness.processes import NotReadyError, Process
+
+EXAMPLES = """\
+examples:
+  make demo              both acts
+  make demo ACT=1        only the first, without Kubernetes
+  make demo POISON=1     flips one byte; must end with exit code 1
+  make demo ENGINE=vllm  the second act with the real engine
+
+exit code: 0 bytes were loaded and every byte was right; 1 something did not hold; 130 Ctrl-C
+"""
+# Enough for a gigabyte with some margin; see act_one.AT_LEAST_BYTES.
+REQUESTS_ACT_ONE = 220
+REQUESTS_ACT_TWO = 120
+
+
+def main() -> int:
+    """Play the acts; returns the exit code."""
+    arguments = parse()
+    console = Console(highlight=False)
+    began = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory(prefix="kvoffload-demo-") as name:
+            checks = play(console, Path(name), arguments)
+    except KeyboardInterrupt:
+        console.print("\nstopped; everything that was started is gone")
+        return 130
+    except (NotReadyError, MissingBinaryError, TimeoutError) as error:
+        console.print(f"[red]the demo could not go on:[/red] {error}", markup=True)
+        return 1
+    return summary(console, checks, seconds=time.monotonic() - began)
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.demo",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--act", type=int, choices=[1, 2], help="only this act")
+    parser.add_argument("--poison", action="store_true", help="flip one byte: must end with 1")
+    parser.add_argument("--engine", choices=["reference", "vllm"], default="reference")
+    return parser.parse_args()
+
+
+def play(console: Console, directory: Path, arguments: argparse.Namespace) -> list[Check]:
+    """Play the chosen acts, building the cluster's binaries beside the first."""
+    if arguments.engine == "vllm":
+        from tests.demo import vllm_engine
+
+        return vllm_engine.play(console, directory=directory)
+    checks: list[Check] = []
+    build = start_build(directory) if arguments.act != 1 else None
+    try:
+        if arguments.act != 2:
+            folder = directory / "one"
+            folder.mkdir()
+            checks += act_one.play(
+                console, directory=folder, requests=REQUESTS_ACT_ONE, poison=arguments.poison
+            )
+            if not all(check.holds for check in checks):
+                return checks
+        if build is not None:
+            wait_for_build(console, build)
+            folder = directory / "two"
+            folder.mkdir()
+            checks += act_two.play(
+                console, directory=folder, requests=REQUESTS_ACT_TWO, poison=arguments.poison
+            )
+    finally:
+        if build is not None:
+            build.stop()
+    return checks
+
+
+def start_build(directory: Path) -> Process:
+    """Build the control plane's binaries in the background if they are not there yet."""
+    return Process(
+        [sys.executable, "-m", "tests.cluster", "build"],
+        name="build of the control plane",
+        log=directory / "build.log",
+    )
+
+
+def wait_for_build(console: Console, build: Process) -> None:
+    """Show what is being built until it is done.
+
+    Raises:
+        NotReadyError: the build failed.
+    """
+    shown = 0
+    while build.running:
+        shown = _show_new(console, build, shown)
+        try:
+            build.popen.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            continue
+    _show_new(console, build, shown)
+    if build.popen.returncode != 0:
+        raise NotReadyError(f"the control plane could not be built:\n{build.last_lines()}")
+
+
+def _show_new(console: Console, build: Process, shown: int) -> int:
+    lines = build.log.read_text(errors="replace").splitlines()
+    for line in lines[shown:]:
+        console.print(f"  build: {line}", style="dim")
+    return len(lines)
+
+
+def summary(console: Console, checks: Sequence[Check], *, seconds: float) -> int:
+    """Print what held and what did not, and how to go on."""
+    console.rule("[bold]Summary")
+    for check in checks:
+        mark = "[green]ok[/green]    " if check.holds else "[red]FAILED[/red]"
+        console.print(f"{mark} {check.statement}")
+    failed = not checks or any(not check.holds for check in checks)
+    console.print(f"\n{seconds:.0f} s. On a real cluster: docs/how-to/cluster.md")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

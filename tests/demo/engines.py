@@ -1,0 +1,97 @@
+"""Reference engines as the demo runs them, and the table that follows them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from tests.demo.table import Figures, render, total
+from tests.harness.processes import Process
+
+TRACE = Path(__file__).resolve().parents[1] / "data" / "traces" / "conversation.jsonl"
+# The table is for people: four frames a second read smoothly and cost the engines nothing.
+FRAME_SECONDS = 0.25
+# Where there is no terminal, a line every few seconds shows that something goes on.
+LINE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRun:
+    """How one engine is started; ``arguments`` go to the reference engine as they are."""
+
+    name: str
+    socket: Path
+    requests: int
+    seed: int
+    token: Path | None = None
+    arguments: Sequence[str] = ()
+
+
+def start_engine(run: EngineRun, *, directory: Path) -> tuple[Process, Path]:
+    """Start a reference engine; returns it and the file of its statistics."""
+    stats = directory / f"{run.name}.stats.jsonl"
+    command = [
+        sys.executable, "-m", "tests.engine",
+        "--socket", str(run.socket), "--trace", str(TRACE), "--requests", str(run.requests),
+        "--seed", str(run.seed), "--stats-file", str(stats), *run.arguments,
+    ]  # fmt: skip
+    if run.token is not None:
+        command += ["--token-file", str(run.token)]
+    return Process(command, name=run.name, log=directory / f"{run.name}.log"), stats
+
+
+def follow(
+    console: Console,
+    *,
+    title: str,
+    engines: Mapping[str, tuple[Process, Path]],
+    policies: Callable[[], Sequence[str]],
+    news: Sequence[str],
+    each_frame: Callable[[Figures], None],
+    deadline_seconds: float,
+) -> dict[str, Figures]:
+    """Show the table until every engine ended; returns their last figures.
+
+    Raises:
+        TimeoutError: they did not end in time.
+    """
+    until = time.monotonic() + deadline_seconds
+    next_line = 0.0
+
+    def read() -> dict[str, Figures]:
+        return {name: Figures.read(stats) for name, (_, stats) in engines.items()}
+
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        while True:
+            ended = not any(process.running for process, _ in engines.values())
+            figures = read()
+            all_of_them = total(list(figures.values()))
+            if console.is_terminal or ended:
+                live.update(
+                    render(title=title, engines=figures, policies=policies(), news=news),
+                    refresh=True,
+                )
+            elif time.monotonic() >= next_line:
+                next_line = time.monotonic() + LINE_SECONDS
+                console.print(summary_line(all_of_them))
+            if ended:
+                return figures
+            each_frame(all_of_them)
+            if time.monotonic() > until:
+                raise TimeoutError(f"the engines did not end within {deadline_seconds:.0f} s")
+            time.sleep(FRAME_SECONDS)
+
+
+def summary_line(figures: Figures) -> str:
+    """Return one line for logs."""
+    return (
+        f"  {figures.requests}/{figures.requests_total} requests, "
+        f"{figures.loaded_bytes / 2**20:,.0f} MiB loaded, {figures.stored_tokens:,} tokens stored, "
+        f"{sum(figures.limited.values()):,} tokens refused by cap, "
+        f"{figures.verified_bytes / 2**20:,.0f} MiB verified, {figures.wrong_blocks} wrong blocks"
+    )
