@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from kvoffload_agent.partitions.partition import Pool
 from kvoffload_agent.scheduler.types import (
@@ -17,6 +17,7 @@ from kvoffload_agent.scheduler.types import (
     StepResult,
 )
 from kvoffload_agent.server.identity import Identity
+from kvoffload_api.resolution import Effective
 
 
 class Engine(Protocol):
@@ -72,7 +73,7 @@ class Entry:
     source: str
     bucket: str
     capacity: int | None
-    effective: Any
+    effective: Effective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
