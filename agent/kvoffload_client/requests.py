@@ -35,7 +35,8 @@ class Question:
 class RequestState:
     """One request; registrations that know it (``announced``) and its blocks (``tabled``).
 
-    ``late``: how often a lookup missed the hook deadline.
+    ``late``: how often a lookup missed the hook deadline. ``local``: computed tokens of the last
+    lookup. ``told_tokens``: ``num_tokens`` as the agent knows it.
     """
 
     handle: int
@@ -49,6 +50,8 @@ class RequestState:
     tabled: int | None = None
     question: Question | None = None
     late: int = 0
+    local: int = 0
+    told_tokens: int = 0
 
     def announcement(self) -> NewRequest:
         """Return the message that announces the request as it is now."""
@@ -61,11 +64,3 @@ class RequestState:
             params=self.params,
             skip_reading_prefix_cache=self.skip_reading_prefix_cache,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingLoad:
-    """An accepted load whose plan has not come yet; after ``give_up_at`` (monotonic) it failed."""
-
-    handle: int
-    give_up_at: float

@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
-
-from kvoffload_api.wire.messages import (
-    Alloc,
-    AllocReply,
-    Append,
-    Finish,
-    Match,
-    MatchReply,
-    Plan,
-    Reset,
-    ResetReply,
-    StepReply,
-)
-from kvoffload_client.dialogue import Answered, Budget, Dialogue
+from kvoffload_api.wire.messages import Finish, Plan, Reset, ResetReply, StepReply
+from kvoffload_client.dialogue import Answered, Budget, Dialogue, Reply
 from kvoffload_client.inflight import BlocksInFlight
-from kvoffload_client.jobs import Job, JobKey
+from kvoffload_client.jobs import Job, JobKey, Kind
 from kvoffload_client.layout import EngineLayout
+from kvoffload_client.loads import Loads
+from kvoffload_client.lookups import Lookups
 from kvoffload_client.outcomes import MatchOutcome, StepInput, StepOutcome
-from kvoffload_client.requests import PendingLoad, Question, RequestState
+from kvoffload_client.requests import RequestState
 from kvoffload_client.settings import ClientSettings
 from kvoffload_client.steps import Rewritten, blocks_of, step_message
-
-# DESIGN section 4, "Two deadlines": after so many answers that missed the hook deadline a request
-# is computed without the cache.
-_MAX_LATE: Final = 3
-# The built-in ``load.timeoutSeconds`` (operator.md section 1.4), until an answer brings the
-# policy's.
-_BUILT_IN_LOAD_SECONDS: Final = 5.0
-
-# The part of the hook deadline that lookups leave for the step: without its answer stores are lost,
-# while a lookup is only asked again.
-_STEP_SHARE: Final = 0.4
-
-_NO_MATCH: Final = MatchOutcome(tokens=0)
-_LATER: Final = MatchOutcome(tokens=None)
 
 
 class SchedulerSession:
@@ -54,16 +28,13 @@ class SchedulerSession:
 
     def __init__(self, *, settings: ClientSettings, layout: EngineLayout) -> None:
         self._dialogue = Dialogue(settings=settings, layout=layout)
-        self._tokens_per_block = [group.tokens_per_block for group in layout.groups]
         self._budget = Budget(settings.hook_deadline_seconds)
+        self._lookups = Lookups(dialogue=self._dialogue, budget=self._budget)
+        self._loads = Loads(dialogue=self._dialogue)
         self._requests: dict[int, RequestState] = {}
         self._next_handle = 1
-        self._steps = 0
         self._in_flight = BlocksInFlight()
-        self._rewritten = Rewritten()
-        self._pending_loads: dict[int, PendingLoad] = {}
-        self._failed_loads: list[int] = []
-        self._load_seconds = _BUILT_IN_LOAD_SECONDS
+        self._rewritten = Rewritten([group.tokens_per_block for group in layout.groups])
         self._flush_all = False
 
     def start(self) -> None:
@@ -107,26 +78,26 @@ class SchedulerSession:
         self._requests[request.handle] = request
         life = self._dialogue.life
         if life is not None:
-            self._announce(request, life)
+            self._lookups.announce(request, life)
         return request.handle
 
     def append(self, handle: int, *, num_tokens: int, hashes: Iterable[bytes]) -> None:
-        """Tell that a request has grown to ``num_tokens``, with the hashes that came with it."""
+        """Tell that a request has grown to ``num_tokens``, with the hashes that came with it.
+
+        Without hashes nothing can be stored that could not before: only the end of the request
+        needs the count, so it waits for that.
+        """
         request = self._requests[handle]
         grown = b"".join(hashes)
         request.num_tokens = num_tokens
         request.hashes += grown
-        life = self._dialogue.life
-        if life is not None and request.announced == life:
-            self._dialogue.tell(
-                Append(handle=handle, num_tokens=num_tokens, hashes=grown), life=life
-            )
+        life = self._knowing(request)
+        if grown and life is not None:
+            self._lookups.tell_growth(request, grown, life)
 
     def prefetch(self, handle: int, *, computed: int, max_new_tokens: int | None = None) -> None:
         """Send the lookup now; a ``match`` with the same arguments takes its answer."""
-        life = self._dialogue.life
-        if life is not None:
-            self._ask_match(self._requests[handle], computed, max_new_tokens, life)
+        self._lookups.ask(self._requests[handle], computed=computed, max_new_tokens=max_new_tokens)
 
     def match(
         self, handle: int, *, computed: int, max_new_tokens: int | None = None
@@ -136,24 +107,8 @@ class SchedulerSession:
         After three answers "ask later" because the hook deadline passed, the answer is 0.
         """
         request = self._requests[handle]
-        life = self._dialogue.life
-        question = life and self._ask_match(request, computed, max_new_tokens, life)
-        if not question:
-            return _NO_MATCH
-        patient = request.late < _MAX_LATE
-        reply = question.reply or (self._await_match(question) if patient else None)
-        if reply is None and patient and self._dialogue.expects(question.seq):
-            request.late += 1
-            return _LATER
-        self._drop_question(request)
-        if reply is None:  # refused, too late for good, or the agent has gone
-            return _NO_MATCH
-        return MatchOutcome(
-            tokens=reply.tokens,
-            load_async=reply.load_async,
-            limited_by=reply.limited_by,
-            policy=reply.policy,
-        )
+        request.local = computed
+        return self._lookups.match(request, computed=computed, max_new_tokens=max_new_tokens)
 
     def alloc(self, handle: int, *, external_tokens: int, blocks: Sequence[Sequence[int]]) -> None:
         """Tell the whole block table after allocation, per group.
@@ -161,44 +116,36 @@ class SchedulerSession:
         A negative id is a block that already has a hash, 0 the null block. The load comes with the
         outcome of this step or of a later one; see ``StepOutcome``.
         """
-        self._rewritten.add(handle, (block for table in blocks for block in table if block > 0))
-        life = self._dialogue.life
         request = self._requests[handle]
-        seq = None
-        if life is not None and request.announced == life:
-            columns = [np.asarray(table, dtype="<i8").tobytes() for table in blocks]
-            seq = self._dialogue.ask(
-                lambda seq: Alloc(
-                    seq=seq, handle=handle, external_tokens=external_tokens, blocks=columns
-                ),
-                life=life,
-            )
-        if seq is not None:
-            give_up_at = time.monotonic() + self._load_seconds
-            expected = handle if external_tokens else 0
-            self._pending_loads[seq] = PendingLoad(handle=expected, give_up_at=give_up_at)
-        elif external_tokens:
-            self._failed_loads.append(handle)
+        self._rewritten.add_alloc(request, blocks, loads=external_tokens > 0)
+        self._loads.ask(
+            handle,
+            external_tokens=external_tokens,
+            blocks=blocks,
+            life=self._knowing(request),
+        )
 
     def step(self, step: StepInput) -> StepOutcome:
         """Build one step; stores are skipped if the answer misses the hook deadline."""
-        self._rewritten.add_step(step, self._tokens_per_block)
+        self._rewritten.add_step(step)
         flush = self._fences(step)
         answered = self._ask_step(step)
         for handle in step.finished:
             self._forget(handle)
-        loads = self._collect_loads()
-        stores = self._collect_stores(answered, flush) if answered else ()
-        failed, self._failed_loads = tuple(self._failed_loads), []
+        loads = tuple(
+            self._enter(load.answered, load.plan, "load", load.deadline_seconds)
+            for load in self._loads.collect()
+        )
+        stores = self._stores(answered, flush) if answered else ()
         self._rewritten.clear()
         self._budget.renew()
-        self._steps += 1
+        self._lookups.step += 1
         return StepOutcome(
             loads=loads,
-            failed_loads=failed,
+            failed_loads=self._loads.take_failed(),
             stores=stores,
             flush=frozenset(flush),
-            busy=bool(self._pending_loads) or (answered is not None and answered.reply.busy),
+            busy=len(self._loads) > 0 or (answered is not None and answered.reply.busy),
         )
 
     def finish(self, handle: int, *, status: str, computed: int) -> None:
@@ -207,10 +154,13 @@ class SchedulerSession:
         The handle must also be in ``StepInput.finished`` of a later step, which forgets it.
         """
         request = self._requests[handle]
-        self._drop_question(request)
-        life = self._dialogue.life
-        if life is not None and request.announced == life:
-            self._dialogue.tell(Finish(handle=handle, status=status, computed=computed), life=life)
+        self._lookups.drop(request)
+        life = self._knowing(request)
+        if life is None:
+            return
+        if request.told_tokens != request.num_tokens:
+            self._lookups.tell_growth(request, b"", life)
+        self._dialogue.tell(Finish(handle=handle, status=status, computed=computed), life=life)
 
     def complete(self, keys: Iterable[JobKey]) -> None:
         """Tell that every rank has ended these jobs, well or not: their blocks are free of fences.
@@ -228,73 +178,22 @@ class SchedulerSession:
         """
         self._flush_all = True
         for request in self._requests.values():
-            self._drop_question(request)
+            self._lookups.drop(request)
         life = self._dialogue.life
         seq = None if life is None else self._dialogue.ask(lambda seq: Reset(seq=seq), life=life)
-        if seq is None:
-            return False
-        answer = self._budget.spend(
-            lambda left: self._dialogue.answer(seq, ResetReply, seconds=left)
-        )
-        self._dialogue.abandon(seq)
-        return answer is not None
+        return seq is not None and self._await(seq, ResetReply) is not None
 
-    # --- lookups -----------------------------------------------------------------------------
+    def _knowing(self, request: RequestState) -> int | None:
+        """Return the current registration if the agent knows the request in it."""
+        life = self._dialogue.life
+        return life if life is not None and request.announced == life else None
 
-    def _announce(self, request: RequestState, life: int) -> bool:
-        if request.announced != life and self._dialogue.tell(request.announcement(), life=life):
-            request.announced = life
-            request.tabled = None
-            request.question = None
-        return request.announced == life
-
-    def _ask_match(
-        self, request: RequestState, computed: int, max_new_tokens: int | None, life: int
-    ) -> Question | None:
-        """Return the question of a lookup, sent now unless an equal one is still good."""
-        if not self._announce(request, life):
-            return None
-        known = request.question
-        if known is not None:
-            self._receive_match(known, seconds=0.0)
-            if known.answers(
-                computed=computed, max_new_tokens=max_new_tokens, step=self._steps
-            ) and (known.reply is not None or self._dialogue.expects(known.seq)):
-                return known
-            self._drop_question(request)
-        seq = self._dialogue.ask(
-            lambda seq: Match(
-                seq=seq, handle=request.handle, computed=computed, max_new_tokens=max_new_tokens
-            ),
-            life=life,
-        )
-        if seq is None:
-            return None
-        request.question = Question(
-            seq=seq,
-            computed=computed,
-            max_new_tokens=max_new_tokens,
-            sent_at_step=self._steps,
-        )
-        return request.question
-
-    def _await_match(self, question: Question) -> MatchReply | None:
-        self._budget.spend(
-            lambda left: self._receive_match(question, seconds=left), reserve=_STEP_SHARE
-        )
-        return question.reply
-
-    def _receive_match(self, question: Question, *, seconds: float) -> None:
-        if question.reply is None:
-            answered = self._dialogue.answer(question.seq, MatchReply, seconds=seconds)
-            question.reply = answered.reply if answered else None
-
-    def _drop_question(self, request: RequestState) -> None:
-        if request.question is not None:
-            self._dialogue.abandon(request.question.seq)
-            request.question = None
-
-    # --- steps -------------------------------------------------------------------------------
+    def _await(self, seq: int, kind: type[Reply]) -> Answered[Reply] | None:
+        """Return an answer if it comes within the hook deadline, else have it undone."""
+        answered = self._budget.spend(lambda left: self._dialogue.answer(seq, kind, seconds=left))
+        if answered is None:
+            self._dialogue.abandon(seq)
+        return answered
 
     def _fences(self, step: StepInput) -> set[JobKey]:
         """Return the jobs, of earlier steps, that must end before this step writes."""
@@ -310,79 +209,47 @@ class SchedulerSession:
         life = self._dialogue.life
         if life is None:
             return None
-        for request in step.requests:
-            if request.new or request.resumed:
-                state = self._requests[request.handle]
-                if self._announce(state, life):
-                    state.tabled = life
-        known = {h for h, state in self._requests.items() if state.announced == life}
-        tabled = {h for h in known if self._requests[h].tabled == life}
+        for item in step.requests:
+            request = self._requests[item.handle]
+            if (item.new or item.resumed) and self._lookups.announce(request, life):
+                request.tabled = life
+
+        def known(handle: int) -> bool:
+            request = self._requests.get(handle)
+            return request is not None and request.announced == life
+
+        def tabled(handle: int) -> bool:
+            return known(handle) and self._requests[handle].tabled == life
+
         seq = self._dialogue.ask(
             lambda seq: step_message(step, seq=seq, known=known, tabled=tabled), life=life
         )
-        if seq is None:
-            return None
-        answered = self._budget.spend(
-            lambda left: self._dialogue.answer(seq, StepReply, seconds=left)
-        )
-        if answered is None:
-            self._dialogue.abandon(seq)
-        return answered
+        return None if seq is None else self._await(seq, StepReply)
 
-    def _collect_loads(self) -> tuple[Job, ...]:
-        """Return loads whose plans have come; give up those that are late or asked in vain."""
-        loads = []
-        now = time.monotonic()
-        for seq, pending in list(self._pending_loads.items()):
-            answered = self._dialogue.answer(seq, AllocReply, seconds=0.0)
-            if answered is None and self._dialogue.expects(seq) and now < pending.give_up_at:
-                continue
-            del self._pending_loads[seq]
-            job = self._load(answered) if answered else None
-            if job is not None:
-                loads.append(job)
-                continue
-            self._dialogue.abandon(seq)
-            if pending.handle:
-                self._failed_loads.append(pending.handle)
-        return tuple(loads)
-
-    def _load(self, answered: Answered[AllocReply]) -> Job | None:
-        if answered.reply.deadline_seconds > 0:
-            self._load_seconds = answered.reply.deadline_seconds
-        plan = answered.reply.load
-        if plan is None:
-            return None
-        return self._enter(answered, plan, "load")
-
-    def _collect_stores(self, answered: Answered[StepReply], flush: set[JobKey]) -> tuple[Job, ...]:
+    def _stores(self, answered: Answered[StepReply], flush: set[JobKey]) -> tuple[Job, ...]:
         """Enter the stores; those of blocks that another request writes in this step are flushed.
 
         They are the last stores of a request that has ended, whose blocks are in use again.
         """
-        flush |= {
-            key for job in answered.reply.flush if (key := answered.key(job)) in self._in_flight
-        }
+        named = {answered.key(job) for job in answered.reply.flush}
+        flush |= {key for key in named if key in self._in_flight}
         stores = []
         for plan in answered.reply.stores:
             job = self._enter(answered, plan, "store")
             stores.append(job)
-            if self._rewritten.by_others(job.handle, blocks_of(plan)):
+            if job.key in named or self._rewritten.by_others(job.handle, blocks_of(plan)):
                 flush.add(job.key)
         return tuple(stores)
 
-    def _enter(self, answered: Answered[Any], plan: Plan, kind: Any) -> Job:
-        seconds = self._load_seconds if kind == "load" else 0.0
-        job = Job(answered.key(plan.job), kind, plan, seconds)
+    def _enter(
+        self, answered: Answered[Any], plan: Plan, kind: Kind, deadline_seconds: float = 0.0
+    ) -> Job:
+        job = Job(answered.key(plan.job), kind, plan, deadline_seconds)
         self._in_flight.add(job, blocks_of(plan))
         return job
 
     def _forget(self, handle: int) -> None:
         request = self._requests.pop(handle, None)
         if request is not None:
-            self._drop_question(request)
-        for seq, pending in list(self._pending_loads.items()):
-            if pending.handle == handle:
-                del self._pending_loads[seq]
-                self._dialogue.abandon(seq)
-                self._failed_loads.append(handle)
+            self._lookups.drop(request)
+        self._loads.forget(handle)

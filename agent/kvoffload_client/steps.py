@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from kvoffload_api.wire.messages import Plan, ScheduledBlocks, Step
 from kvoffload_client.outcomes import StepInput
+from kvoffload_client.requests import RequestState
 
 
 def blocks_of(plan: Plan) -> list[int]:
@@ -17,14 +18,14 @@ def blocks_of(plan: Plan) -> list[int]:
 
 
 def step_message(
-    step: StepInput, *, seq: int, known: Collection[int], tabled: Collection[int]
+    step: StepInput, *, seq: int, known: Callable[[int], bool], tabled: Callable[[int], bool]
 ) -> Step:
     """Return the message of a step, less the requests that the agent does not know.
 
     After a reconnect the agent knows neither requests that were running nor their blocks; without
     their tables they cannot be stored. They come back when they are scheduled anew.
     """
-    requests = [request for request in step.requests if request.handle in tabled]
+    requests = [request for request in step.requests if tabled(request.handle)]
     return Step(
         seq=seq,
         handles=_column(request.handle for request in requests),
@@ -39,14 +40,14 @@ def step_message(
         ],
         new=[request.handle for request in requests if request.new],
         resumed=[request.handle for request in requests if request.resumed],
-        finished=[handle for handle in step.finished if handle in known],
-        preempted=[handle for handle in step.preempted if handle in tabled],
-        handoffs=[handoff for handoff in step.handoffs if handoff.handle in tabled],
+        finished=[handle for handle in step.finished if known(handle)],
+        preempted=[handle for handle in step.preempted if tabled(handle)],
+        handoffs=[handoff for handoff in step.handoffs if tabled(handoff.handle)],
         copies=list(step.copies),
         shared_prefix_boundaries={
             handle: boundary
             for handle, boundary in step.shared_prefix_boundaries.items()
-            if handle in tabled
+            if tabled(handle)
         },
     )
 
@@ -58,21 +59,35 @@ def _column(values: Iterable[int]) -> bytes:
 class Rewritten:
     """Blocks that the step being built writes, and for which request (0: a block copy)."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokens_per_block: Sequence[int]) -> None:
+        self._tokens_per_block = tokens_per_block
         self._writers: dict[int, int] = {}
 
     def add(self, handle: int, blocks: Iterable[int]) -> None:
         """Enter blocks that will be written for a request."""
         self._writers.update(dict.fromkeys(blocks, handle))
 
-    def add_step(self, step: StepInput, tokens_per_block: Sequence[int]) -> None:
+    def add_alloc(
+        self, request: RequestState, blocks: Sequence[Sequence[int]], *, loads: bool
+    ) -> None:
+        """Enter what allocation gave to a request: blocks without a hash (a positive id).
+
+        What is loaded into may have a hash already; it begins at the computed tokens of the lookup.
+        """
+        for tokens, table in zip(self._tokens_per_block, blocks, strict=False):
+            self.add(request.handle, (block for block in table if block > 0))
+            if loads:
+                loaded = table[request.local // tokens :]
+                self.add(request.handle, (abs(block) for block in loaded if block))
+
+    def add_step(self, step: StepInput) -> None:
         """Enter the blocks that a step newly hands to requests, and destinations of its copies.
 
         Of a whole table the blocks below the computed tokens are only read.
         """
         for request in step.requests:
             whole = request.new or request.resumed
-            for tokens, table in zip(tokens_per_block, request.blocks, strict=False):
+            for tokens, table in zip(self._tokens_per_block, request.blocks, strict=False):
                 first = request.computed // tokens if whole else 0
                 self.add(request.handle, (block for block in table[first:] if block > 0))
         self.add(0, (destination for _, destination in step.copies))

@@ -195,11 +195,17 @@ class WorkerSession:
                 raise FramingError(f"{type(message).__name__} is not for a worker")
 
     def closed(self) -> None:
-        """Fail what is in flight and unmap everything: the agent is gone."""
+        """Fail what is in flight and unmap everything: the agent is gone.
+
+        The connection's end stays open until this returns, and tells the agent that no copy of
+        ours touches its memory any more.
+        """
         with self._changed:
             self._link = None
             self._stop_all("the agent is gone")
             self._changed.notify_all()
+            if not self._changed.wait_for(lambda: not self._working, _STOP_SECONDS):
+                _log.error("copies did not stop in %g s", _STOP_SECONDS)
         self._segments.close_all()
 
     def _send_unmapped(self, numbers: list[int]) -> None:
