@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 from rich.console import Console
-from tests.demo.engines import EngineRun, follow, start_engine
+from tests.demo.engines import EngineRun, RunningEngine, follow, start_engine
 from tests.demo.table import Figures, total
 from tests.demo.verdict import Check, checks_of_bytes
 from tests.harness.installation import START_SECONDS, program, wait_listening
@@ -55,7 +55,7 @@ def start_agent(directory: Path, *, policies: Path, namespace: str) -> tuple[Pro
         [
             program("kvoffload-agent"), "run", "--policies", str(policies),
             "--socket", str(socket), "--state-dir", str(directory / "state"),
-            "--namespace", namespace, "--http-address", "127.0.0.1:0",
+            "--namespace", namespace, "--http", "127.0.0.1:0",
         ],
         name="agent",
         log=directory / "agent.log",
@@ -73,17 +73,17 @@ def play(console: Console, *, directory: Path, requests: int, poison: bool) -> l
     with all_stopped([]) as processes:
         agent, socket, _ = start_agent(directory, policies=policies, namespace="team-a")
         processes.append(agent)
-        engines: dict[str, tuple[Process, Path]] = {}
-        for number in range(1, ENGINES + 1):
+        engines: dict[str, RunningEngine] = {}
+        for number in range(ENGINES):
             run = EngineRun(
-                name=f"engine-{number}",
+                name=f"engine-{number + 1}",
                 socket=socket,
                 requests=requests,
-                seed=number,
-                arguments=["--poison"] if poison and number == 1 else [],
+                shard=(number, ENGINES),
+                arguments=["--poison"] if poison and number == 0 else [],
             )
             engines[run.name] = start_engine(run, directory=directory)
-            processes.append(engines[run.name][0])
+            processes.append(engines[run.name].process)
         figures = follow(
             console,
             title="Mooncake conversation trace, scaled down",

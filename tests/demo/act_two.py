@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 from tests.cluster.controlplane import ControlPlane
-from tests.demo.engines import EngineRun, follow, start_engine
+from tests.demo.engines import EngineRun, RunningEngine, follow, start_engine
 from tests.demo.table import Figures, total
 from tests.demo.verdict import Check, checks_of_bytes
 from tests.harness.installation import Installation, wait_for
-from tests.harness.processes import Process, all_stopped
+from tests.harness.processes import all_stopped
 
 NODE = "this-machine"
 TENANT = "team-a"
@@ -150,10 +150,10 @@ def _invalid_values(console: Console, installation: Installation, *, requests: i
         )
         checks.append(
             Check(
-                holds=0 < figures.max_loaded_tokens <= TENANT_CAP
+                holds=0 < figures.largest_load_tokens <= TENANT_CAP
                 and figures.limited.get(TENANT_SOURCE, 0) > 0,
                 statement=(
-                    f"{params}: no request loaded more than {figures.max_loaded_tokens} tokens, "
+                    f"{params}: no request loaded more than {figures.largest_load_tokens} tokens, "
                     f"the cap of {TENANT_SOURCE} is {TENANT_CAP}"
                 ),
             )
@@ -170,7 +170,7 @@ def _invalid_values(console: Console, installation: Installation, *, requests: i
 
 def start_engines(
     installation: Installation, names: list[str], *, requests: int, arguments: list[str]
-) -> dict[str, tuple[Process, Path]]:
+) -> dict[str, RunningEngine]:
     """Make pods, wait until the agent knows them, and start their engines."""
     tokens = {
         name: installation.engine_pod(name, namespace=TENANT, labels={"app": "chat"})
@@ -180,18 +180,18 @@ def start_engines(
         lambda: set(names) <= known_pods(installation),
         what=f"the entries of {', '.join(names)} reaching the node",
     )
-    engines: dict[str, tuple[Process, Path]] = {}
-    for seed, name in enumerate(names, start=1):
+    engines: dict[str, RunningEngine] = {}
+    for number, name in enumerate(names):
         run = EngineRun(
             name=name,
             socket=installation.socket,
             requests=requests,
-            seed=seed,
+            shard=(number, len(names)),
             token=tokens[name],
             arguments=arguments,
         )
         engines[name] = start_engine(run, directory=installation.directory)
-        installation.processes.append(engines[name][0])
+        installation.processes.append(engines[name].process)
     return engines
 
 

@@ -13,7 +13,7 @@ from rich.live import Live
 from tests.demo.table import Figures, render, total
 from tests.harness.processes import Process
 
-TRACE = Path(__file__).resolve().parents[1] / "data" / "traces" / "conversation.jsonl"
+TRACE = Path(__file__).resolve().parents[1] / "data" / "traces" / "mooncake_conversation_2000.jsonl"
 # The table is for people: four frames a second read smoothly and cost the engines nothing.
 FRAME_SECONDS = 0.25
 # Where there is no terminal, a line every few seconds shows that something goes on.
@@ -27,29 +27,49 @@ class EngineRun:
     name: str
     socket: Path
     requests: int
-    seed: int
+    """Of the trace's first so many requests, this engine serves its shard."""
+    shard: tuple[int, int] = (0, 1)
     token: Path | None = None
     arguments: Sequence[str] = ()
 
 
-def start_engine(run: EngineRun, *, directory: Path) -> tuple[Process, Path]:
-    """Start a reference engine; returns it and the file of its statistics."""
+@dataclass(frozen=True, kw_only=True)
+class RunningEngine:
+    """A reference engine, the file of its statistics, and how many requests it will serve."""
+
+    process: Process
+    stats: Path
+    requests_total: int
+
+    def figures(self) -> Figures:
+        """Return its latest figures."""
+        return Figures.read(self.stats, requests_total=self.requests_total)
+
+
+def start_engine(run: EngineRun, *, directory: Path) -> RunningEngine:
+    """Start a reference engine."""
     stats = directory / f"{run.name}.stats.jsonl"
+    number, of = run.shard
     command = [
         sys.executable, "-m", "tests.engine",
         "--socket", str(run.socket), "--trace", str(TRACE), "--requests", str(run.requests),
-        "--seed", str(run.seed), "--stats-file", str(stats), *run.arguments,
+        "--shard", f"{number}/{of}", "--name", run.name, "--stats-file", str(stats),
+        "--need-agent", *run.arguments,
     ]  # fmt: skip
     if run.token is not None:
         command += ["--token-file", str(run.token)]
-    return Process(command, name=run.name, log=directory / f"{run.name}.log"), stats
+    return RunningEngine(
+        process=Process(command, name=run.name, log=directory / f"{run.name}.log"),
+        stats=stats,
+        requests_total=len(range(number, run.requests, of)),
+    )
 
 
 def follow(
     console: Console,
     *,
     title: str,
-    engines: Mapping[str, tuple[Process, Path]],
+    engines: Mapping[str, RunningEngine],
     policies: Callable[[], Sequence[str]],
     news: Sequence[str],
     each_frame: Callable[[Figures], None],
@@ -64,11 +84,11 @@ def follow(
     next_line = 0.0
 
     def read() -> dict[str, Figures]:
-        return {name: Figures.read(stats) for name, (_, stats) in engines.items()}
+        return {name: engine.figures() for name, engine in engines.items()}
 
     with Live(console=console, auto_refresh=False, transient=False) as live:
         while True:
-            ended = not any(process.running for process, _ in engines.values())
+            ended = not any(engine.process.running for engine in engines.values())
             figures = read()
             all_of_them = total(list(figures.values()))
             if console.is_terminal or ended:

@@ -21,7 +21,7 @@ class Figures:
     """What one engine did so far.
 
     ``limited``: policy → tokens it did not let the engine load.
-    ``max_loaded_tokens``: the most that one request loaded at once.
+    ``largest_load_tokens``: the most that one request loaded at once.
     """
 
     requests: int = 0
@@ -33,21 +33,33 @@ class Figures:
     verified_bytes: int = 0
     wrong_blocks: int = 0
     recomputed_tokens: int = 0
-    max_loaded_tokens: int = 0
+    largest_load_tokens: int = 0
     limited: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path) -> Figures:
+    def read(cls, path: Path, *, requests_total: int) -> Figures:
         """Return the last complete line of an engine's statistics; zeros before the first."""
         try:
             lines = path.read_text().splitlines(keepends=True)
         except OSError:
-            return cls()
+            return cls(requests_total=requests_total)
         whole = [line for line in lines if line.endswith("\n")]
         if not whole:
-            return cls()
+            return cls(requests_total=requests_total)
         known: dict[str, Any] = json.loads(whole[-1])
-        return cls(**{name: known[name] for name in cls.__dataclass_fields__ if name in known})
+        return cls(
+            requests=known["requests_done"],
+            requests_total=requests_total,
+            gpu_hit_tokens=known["gpu_hit_tokens"],
+            loaded_tokens=known["loaded_tokens"],
+            loaded_bytes=known["loaded_bytes"],
+            stored_tokens=known["stored_tokens"],
+            verified_bytes=known["bytes_verified"],
+            wrong_blocks=known["mismatches"],
+            recomputed_tokens=known["recomputed_tokens"],
+            largest_load_tokens=known["largest_load_tokens"],
+            limited=known["refused_tokens"],
+        )
 
 
 def render(
@@ -109,7 +121,7 @@ def total(all_figures: Sequence[Figures]) -> Figures:
     for figures in all_figures:
         for policy, tokens in figures.limited.items():
             limited[policy] = limited.get(policy, 0) + tokens
-    names = set(Figures.__dataclass_fields__) - {"limited", "max_loaded_tokens"}
+    names = set(Figures.__dataclass_fields__) - {"limited", "largest_load_tokens"}
     sums = {name: sum(getattr(figures, name) for figures in all_figures) for name in names}
-    most = max((figures.max_loaded_tokens for figures in all_figures), default=0)
-    return Figures(**sums, limited=limited, max_loaded_tokens=most)
+    most = max((figures.largest_load_tokens for figures in all_figures), default=0)
+    return Figures(**sums, limited=limited, largest_load_tokens=most)

@@ -398,6 +398,7 @@ class Engine:
             self.stats.recomputed_tokens += tokens
             return
         self.stats.loaded_tokens += tokens
+        self.stats.largest_load_tokens = max(self.stats.largest_load_tokens, tokens)
         loaded = request.local + tokens
         self.runner.verify_loaded(request, request.local, loaded)
         self._register(request, request.local, loaded)

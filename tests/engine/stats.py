@@ -27,6 +27,7 @@ class Stats:
     gpu_hit_tokens: int = 0
     loaded_tokens: int = 0
     loaded_bytes: int = 0
+    largest_load_tokens: int = 0
     stored_tokens: int = 0
     stored_bytes: int = 0
     recomputed_tokens: int = 0

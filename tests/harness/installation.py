@@ -88,7 +88,7 @@ class Installation:
                 program("kvoffload-agent"), "run",
                 "--kubeconfig", str(kubeconfig), "--node-name", self.node,
                 "--socket", str(self.socket), "--state-dir", str(self.directory / "state"),
-                "--http-address", "127.0.0.1:0", *arguments,
+                "--http", "127.0.0.1:0", *arguments,
             ],
             name="agent",
         )  # fmt: skip
