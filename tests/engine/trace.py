@@ -87,6 +87,19 @@ def _request(
     )
 
 
+def make_request(
+    request_id: str, *, prefix: int, num_prompt_tokens: int, num_output_tokens: int = 4
+) -> TraceRequest:
+    """Return a request whose prompt's tokens follow from ``prefix``, its output from its id."""
+    answer = int.from_bytes(hashlib.sha256(request_id.encode()).digest()[:6], "little")
+    return TraceRequest(
+        request_id=request_id,
+        num_prompt_tokens=num_prompt_tokens,
+        num_tokens=num_prompt_tokens + num_output_tokens,
+        tokens=_tokens(prefix, num_prompt_tokens) + _tokens(answer, num_output_tokens),
+    )
+
+
 def _tokens(seed: int, count: int) -> bytes:
     steps = np.arange(1, count + 1, dtype=np.uint64) * GOLDEN
     return (splitmix(seed, steps) % np.uint64(_VOCABULARY)).astype("<u4").tobytes()
