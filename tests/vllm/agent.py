@@ -54,8 +54,8 @@ class Agent:
     def start(self) -> None:
         """Start it and wait for its socket."""
         self.socket.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "kvoffload_agent.cli", "run"]
-        command += ["--policies", str(self.policies), "--socket", str(self.socket)]
+        command = [str(Path(sys.executable).with_name("kvoffload-agent")), "run"]
+        command += ["--policies", str(self.policies), "--socket", str(self.socket), "--http", ""]
         self._process = Process(command, name="agent", log=self._directory / "agent.log")
         self._process.wait_until(
             self.socket.exists, what="its socket", deadline_seconds=START_DEADLINE_SECONDS

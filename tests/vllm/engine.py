@@ -34,7 +34,10 @@ class Output:
 
 
 class Engine:
-    """An engine process. Starting one does not wait; ``wait_until_ready`` does."""
+    """An engine process. Starting one does not wait; ``wait_until_ready`` does.
+
+    ``arguments``: of vLLM's ``LLM``, over the defaults in ``engine_process``.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class Engine:
         name: str,
         directory: Path,
         model: Path,
-        kv_transfer_config: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.log = directory / f"{name}.log"
@@ -53,8 +56,7 @@ class Engine:
         self._listener.settimeout(0.2)  # short, so that an engine that died is noticed
         command = [str(environment_python()), "-m", "tests.vllm.engine_process"]
         command += ["--socket", str(address), "--model", str(model)]
-        if kv_transfer_config is not None:
-            command += ["--kv-transfer-config", json.dumps(kv_transfer_config)]
+        command += ["--engine-arguments", json.dumps(dict(arguments or {}))]
         self.process = Process(
             command,
             name=name,

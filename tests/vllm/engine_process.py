@@ -19,25 +19,24 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--block-size", type=int, default=128)
-    parser.add_argument("--kv-transfer-config", help="JSON; absent: no connector")
+    parser.add_argument("--engine-arguments", default="{}", help="JSON over the ones below")
     arguments = parser.parse_args()
 
     from vllm import LLM
 
     engine = LLM(
-        model=arguments.model,
-        skip_tokenizer_init=True,
-        dtype="float32",
-        block_size=arguments.block_size,
-        max_model_len=2048,
-        max_num_seqs=8,
-        enforce_eager=True,
-        enable_prefix_caching=True,
-        seed=0,
-        kv_transfer_config=(
-            json.loads(arguments.kv_transfer_config) if arguments.kv_transfer_config else None
-        ),
+        **{
+            "model": arguments.model,
+            "skip_tokenizer_init": True,
+            "dtype": "float32",
+            "block_size": 128,
+            "max_model_len": 2048,
+            "max_num_seqs": 8,
+            "enforce_eager": True,
+            "enable_prefix_caching": True,
+            "seed": 0,
+            **json.loads(arguments.engine_arguments),
+        }
     )
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(arguments.socket)

@@ -55,7 +55,7 @@ def engines(directory: Path, agent: Agent) -> Iterator[tuple[Engine, Engine]]:
             name="offloading",
             directory=directory,
             model=model,
-            kv_transfer_config=transfer,
+            arguments={"kv_transfer_config": transfer},
             environment={"KVOFFLOAD_SOCKET": str(agent.socket)},
         ) as offloading,
     ):
