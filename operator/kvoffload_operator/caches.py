@@ -109,6 +109,11 @@ class Caches:
         for informer in self._informers:
             age = now - informer.last_event_at
             self._metrics.informer_age.labels(informer.name).set(age)
+        for state, count in self.world.node_states().items():
+            self._metrics.nodes.labels(state).set(count)
+        self._metrics.policy_conditions.clear()
+        for (kind, status), count in self.world.policy_conditions().items():
+            self._metrics.policy_conditions.labels(kind, status).set(count)
 
     def _informer(
         self,

@@ -3,7 +3,7 @@
 No I/O: informers put objects in, reconcilers read, and ``enqueue`` is told what to look at again.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -56,6 +56,9 @@ class World:
             parse=cluster_policy_facts, changed=self._cluster_policy_changed
         )
         self._pods_of: defaultdict[str, set[ObjectKey]] = defaultdict(set)
+        # Of each namespace, how many of its pods are on which node.
+        self._pods_in: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._policies_in: defaultdict[str, set[ObjectKey]] = defaultdict(set)
         self._plans: dict[str, NodePlan] = {}
         self._stale: set[str] = set()
         self._compiler: NodeCompiler | None = None
@@ -89,6 +92,24 @@ class World:
         for key in self.cluster_policies.all_keys():
             self._enqueue(Key(kind=Kind.CLUSTER_POLICY, name=key.name), Lane.RESYNC)
 
+    def node_states(self) -> Mapping[str, int]:
+        """Return how many configured nodes have their configuration in force, and how many not."""
+        counts = Counter({"current": 0, "stale": 0})
+        for name, plan in self._plans.items():
+            live = self.offload_nodes.get(name=name) or {}
+            applied = (live.get("status") or {}).get("appliedHash")
+            counts["current" if applied == plan.hash else "stale"] += 1
+        return counts
+
+    def policy_conditions(self) -> Mapping[tuple[str, str], int]:
+        """Return how many policies have a condition in a status, by both."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for store in (self.policies, self.cluster_policies):
+            for facts in store.values():
+                for item in facts.status.get("conditions") or ():
+                    counts[item["type"], item["status"]] += 1
+        return counts
+
     def conflict(self, policy: Key) -> str:
         """Return the older policy that a policy can never win against, or an empty string."""
         if policy.kind is not Kind.POLICY:
@@ -97,8 +118,8 @@ class World:
 
     def _compiled(self) -> NodeCompiler:
         if self._compiler is None:
-            namespaced = [facts.model for _, facts in self.policies.items()]
-            cluster = [facts.model for _, facts in self.cluster_policies.items()]
+            namespaced = [facts.model for facts in self.policies.values()]
+            cluster = [facts.model for facts in self.cluster_policies.values()]
             self._compiler = NodeCompiler(
                 PolicySet.of(
                     namespaced=[item for item in namespaced if isinstance(item, KVOffloadPolicy)],
@@ -154,24 +175,31 @@ class World:
         self._stale.add(node)
         self._enqueue(Key(kind=Kind.NODE, name=node), self.lane)
 
-    def _touch_pods_nodes(self, namespace: str) -> None:
-        for node, keys in list(self._pods_of.items()):
-            if any(key.namespace == namespace for key in keys):
-                self._touch(node)
+    def _touch_nodes_of(self, namespace: str) -> None:
+        for node in list(self._pods_in.get(namespace, ())):
+            self._touch(node)
 
     def _node_changed(self, key: ObjectKey, _old: NodeFacts | None, _new: NodeFacts | None) -> None:
         self._touch(key.name)
 
     def _namespace_changed(self, key: ObjectKey, _old: object, _new: object) -> None:
-        self._touch_pods_nodes(key.name)
+        self._touch_nodes_of(key.name)
 
     def _pod_changed(self, key: ObjectKey, old: PodFacts | None, new: PodFacts | None) -> None:
         if old is not None:
             self._pods_of[old.node].discard(key)
+            self._count_pod(key.namespace, old.node, -1)
         if new is not None:
             self._pods_of[new.node].add(key)
+            self._count_pod(key.namespace, new.node, 1)
         for node in {facts.node for facts in (old, new) if facts is not None}:
             self._touch(node)
+
+    def _count_pod(self, namespace: str, node: str, change: int) -> None:
+        counts = self._pods_in[namespace]
+        counts[node] += change
+        if counts[node] <= 0:
+            del counts[node]
 
     def _offload_node_changed(self, key: ObjectKey, _old: object, _new: object) -> None:
         self._enqueue(Key(kind=Kind.NODE, name=key.name), self.lane)
@@ -186,11 +214,15 @@ class World:
         if old is not None and new is not None and old.same_spec(new):
             return
         self._compiler = None
-        self._touch_pods_nodes(key.namespace)
+        self._touch_nodes_of(key.namespace)
         # Who shares the namespace may win or lose by it.
-        for other in self.policies.all_keys():
-            if other.namespace == key.namespace:
-                self._enqueue(_policy_key(other), self.lane)
+        siblings = self._policies_in[key.namespace]
+        if new is None:
+            siblings.discard(key)
+        else:
+            siblings.add(key)
+        for other in siblings:
+            self._enqueue(_policy_key(other), self.lane)
 
     def _cluster_policy_changed(
         self, key: ObjectKey, old: PolicyFacts | None, new: PolicyFacts | None

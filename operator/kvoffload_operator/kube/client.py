@@ -13,19 +13,10 @@ from typing import Any, Final, Self
 import aiohttp
 
 from kvoffload_operator.kube.access import Access
-from kvoffload_operator.kube.errors import (
-    AccessError,
-    ClusterError,
-    GoneError,
-    KubeError,
-    ThrottledError,
-    error_for,
-)
+from kvoffload_operator.kube.answers import Json, accept_header, decode, event, unreachable
+from kvoffload_operator.kube.errors import ThrottledError
 from kvoffload_operator.kube.lines import LineSplitter
 from kvoffload_operator.kube.resources import Resource
-
-# Decoded JSON; its shape is the business of whoever asked for it.
-Json = Any
 
 FIELD_MANAGER: Final = "kvoffload-operator"
 # client-go's default page; keeps one answer of 12 KB objects below 6 MB.
@@ -112,7 +103,7 @@ class KubeClient:
             GoneError: The list took so long that its version expired.
             KubeError: As ``request``.
         """
-        accept = _accept("PartialObjectMetadataList") if metadata_only else _accept()
+        accept = accept_header("PartialObjectMetadataList") if metadata_only else accept_header()
         params = {**(selectors or {}), "limit": str(PAGE_SIZE)}
         if resource_version:
             params["resourceVersion"] = resource_version
@@ -227,7 +218,7 @@ class KubeClient:
                 await asyncio.sleep(min(error.retry_after, _RETRY_AFTER_MAX_S))
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 self._observe(method, 0)
-                raise _unreachable(error) from error
+                raise unreachable(error) from error
         raise AssertionError("the last try returns or raises")
 
     async def watch(
@@ -264,7 +255,7 @@ class KubeClient:
             "resourceVersion": resource_version,
             "timeoutSeconds": str(timeout_s),
         }
-        accept = _accept("PartialObjectMetadata") if metadata_only else _accept()
+        accept = accept_header("PartialObjectMetadata") if metadata_only else accept_header()
         timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_S, sock_read=silence_s)
         try:
             async with self._watches.get(
@@ -280,10 +271,10 @@ class KubeClient:
                 splitter = LineSplitter()
                 async for data in response.content.iter_any():
                     for line in splitter.feed(data):
-                        yield _event(line)
+                        yield event(line)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._observe("WATCH", 0)
-            raise _unreachable(error) from error
+            raise unreachable(error) from error
 
     def _session(self, *, limit: int) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
@@ -299,61 +290,6 @@ class KubeClient:
 
     async def _answer(self, response: aiohttp.ClientResponse) -> Json:
         raw = await response.read()
-        if response.status < 400:  # noqa: PLR2004 - HTTP errors start here
-            return json.loads(raw)
         if response.status == 401:  # noqa: PLR2004 - HTTP Unauthorized
             self._access.token.forget()
-        status = _status_object(raw)
-        error = error_for(
-            status=response.status,
-            reason=str(status.get("reason", "")),
-            message=str(status.get("message") or raw[:200].decode(errors="replace")),
-            retry_after=_seconds(response.headers.get("Retry-After")),
-        )
-        if isinstance(error, AccessError):
-            raise AccessError(
-                f"{error}; grant it with the operator's RBAC manifests",
-                status=error.status,
-                reason=error.reason,
-            )
-        raise error
-
-
-def _accept(kind: str = "") -> str:
-    plain = "application/json"
-    return f"{plain};as={kind};g=meta.k8s.io;v=v1" if kind else plain
-
-
-def _status_object(raw: bytes) -> Mapping[str, Any]:
-    try:
-        status = json.loads(raw)
-    except ValueError:
-        return {}
-    return status if isinstance(status, dict) else {}
-
-
-def _seconds(value: str | None) -> float | None:
-    try:
-        return None if value is None else max(0.0, float(value))
-    except ValueError:
-        return None
-
-
-def _event(line: bytes) -> tuple[str, Json]:
-    try:
-        event = json.loads(line)
-        kind, item = event["type"], event["object"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ClusterError(f"the watch sent a broken line of {len(line)} bytes") from error
-    if kind == "ERROR":
-        # Whatever the code: after an ERROR nothing is known about what was missed.
-        raise GoneError(
-            str(item.get("message", "the watch failed")),
-            status=int(item.get("code", 500)),
-            reason=str(item.get("reason", "")),
-        )
-    return kind, item
-
-
-def _unreachable(error: BaseException) -> KubeError:
-    return ClusterError(f"the API server did not answer: {type(error).__name__}: {error}")
+        return decode(raw, status=response.status, retry_after=response.headers.get("Retry-After"))

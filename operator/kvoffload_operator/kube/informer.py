@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
+_RBAC_HINT: Final = "the manifests in charts/kvoffload/files/rbac grant what is needed"
 # The server's default is 5 to 10 minutes too; a spread keeps the watches of a fleet apart.
 _WATCH_S: Final = (300, 600)
 # A schema change closes every watch within seconds: do not return in the same instant.
@@ -90,8 +91,13 @@ class Informer(Generic[T]):
                 if isinstance(error, GoneError | RequestError):
                     self._version, reason = "", f"status-{error.status}"
                 delay = backoff.next()
+                hint = _RBAC_HINT if isinstance(error, AccessError) else None
                 log.warning(
-                    "watch_failed", resource=self.name, err=str(error), retry_s=round(delay, 1)
+                    "watch_failed",
+                    resource=self.name,
+                    err=str(error),
+                    hint=hint,
+                    retry_s=round(delay, 1),
                 )
                 await asyncio.sleep(delay)
 

@@ -54,6 +54,10 @@ class Store(Generic[T]):
         """Yield every key and value, of one moment."""
         yield from [(key, stored.value) for key, stored in self._stored.items()]
 
+    def values(self) -> list[T]:
+        """Return every value, of one moment."""
+        return [stored.value for stored in self._stored.values()]
+
     def all_keys(self) -> list[ObjectKey]:
         """Return every key, of one moment."""
         return list(self._stored)

@@ -30,6 +30,14 @@ class Operator:
     process: Process
     url: str
 
+    def ready(self) -> bool:
+        """Return whether it says that it is ready."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except urllib.error.URLError:
+            return False
+
     def metric(self, name: str) -> float:
         """Return the sum of a metric's samples."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as answer:
@@ -71,14 +79,42 @@ def wait_for(
     return answer
 
 
+def launch(kubeconfig: Path, log: Path, *arguments: str) -> Operator:
+    """Start an operator and wait until it listens; it may not be ready yet."""
+    process = Process(
+        [
+            str(PROGRAM), "run", "--kubeconfig", str(kubeconfig),
+            "--host", "127.0.0.1", "--port", "0", "--namespace", SYSTEM, *arguments,
+        ],
+        name="operator",
+        log=log,
+    )  # fmt: skip
+    port: list[int] = []
+
+    def listening() -> bool:
+        text = log.read_text()
+        # Only whole lines: the last one may still be written.
+        whole = text[: text.rfind("\n") + 1].splitlines()
+        port.extend(json.loads(line)["port"] for line in whole if '"listening"' in line)
+        return bool(port)
+
+    process.wait_until(listening, what="listening", deadline_seconds=START_S)
+    return Operator(process=process, url=f"http://127.0.0.1:{port[0]}")
+
+
+def grant(plane: ControlPlane) -> Path:
+    """Apply the shipped RBAC manifests, and return the operator's kubeconfig."""
+    for name in ("operator", "agent"):
+        plane.kubectl("apply", "-f", str(RBAC / f"{name}.yaml"))
+    return plane.kubeconfig_for_service_account(
+        namespace=SYSTEM, service_account="kvoffload-operator"
+    )
+
+
 @pytest.fixture(scope="session")
 def operator_kubeconfig(control_plane: ControlPlane, crds: None) -> Path:
     """Give the kubeconfig of the operator's own ServiceAccount."""
-    for name in ("operator", "agent"):
-        control_plane.kubectl("apply", "-f", str(RBAC / f"{name}.yaml"))
-    return control_plane.kubeconfig_for_service_account(
-        namespace=SYSTEM, service_account="kvoffload-operator"
-    )
+    return grant(control_plane)
 
 
 @pytest.fixture(scope="session")
@@ -90,41 +126,14 @@ def start_operator(
 
     def start(*arguments: str) -> Operator:
         log = tmp_path_factory.mktemp("operator") / "operator.log"
-        process = Process(
-            [
-                str(PROGRAM), "run", "--kubeconfig", str(operator_kubeconfig),
-                "--host", "127.0.0.1", "--port", "0", "--namespace", SYSTEM, *arguments,
-            ],
-            name="operator",
-            log=log,
-        )  # fmt: skip
-        running.append(process)
-        port: list[int] = []
-
-        def listening() -> bool:
-            text = log.read_text()
-            # Only whole lines: the last one may still be written.
-            whole = text[: text.rfind("\n") + 1].splitlines()
-            port.extend(json.loads(line)["port"] for line in whole if '"listening"' in line)
-            return bool(port)
-
-        process.wait_until(listening, what="listening", deadline_seconds=START_S)
-        url = f"http://127.0.0.1:{port[0]}"
-
-        def ready() -> bool:
-            try:
-                with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:
-                    return answer.status == 200
-            except urllib.error.URLError:
-                return False
-
-        process.wait_until(ready, what="ready", deadline_seconds=START_S)
-        return Operator(process=process, url=url)
+        operator = launch(operator_kubeconfig, log, *arguments)
+        running.append(operator.process)
+        operator.process.wait_until(operator.ready, what="ready", deadline_seconds=START_S)
+        return operator
 
     yield start
     for process in running:
-        if process.running:
-            process.stop()
+        process.stop()
 
 
 @pytest.fixture(scope="session")
