@@ -14,12 +14,13 @@ PATTERN: Final = r"^[1-9][0-9]{0,17}(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 # 18 digits and a suffix of two letters.
 MAX_LENGTH: Final = 20
 MINIMUM: Final = "1Mi"
-MAXIMUM: Final = "1Pi"
+# 1Pi, in a suffix that is accepted.
+MAXIMUM: Final = "1024Ti"
 MINIMUM_BYTES: Final = 2**20
 MAXIMUM_BYTES: Final = 2**50
 
 ACCEPTED: Final = (
-    "a whole number of bytes from 1Mi to 1Pi with one of the suffixes Ki, Mi, Gi, Ti (binary) or "
+    "a whole number of bytes from 1Mi to 1024Ti with one of the suffixes Ki, Mi, Gi, Ti (binary) or "
     "k, M, G, T (decimal), such as 64Gi or 500G; no sign, fraction, exponent, blank or 'B'"
 )
 

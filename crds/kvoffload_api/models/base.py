@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, model_validator
@@ -53,6 +54,7 @@ def _add_rules(schema: dict[str, Any], model: type[ApiModel]) -> None:
         schema["x-kubernetes-validations"] = rules
 
 
+@cache
 def _not_empty(model: type[ApiModel]) -> Rule:
     """Return ``minProperties: 1`` in words, so that its refusal says what to do."""
     names = [str(field.alias) for field in model.model_fields.values()]
