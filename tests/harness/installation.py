@@ -134,16 +134,23 @@ class Installation:
 
 
 def wait_listening(process: Process) -> str:
-    """Return the HTTP address that a process logged, once it did."""
+    """Return the HTTP address that a process logged, once it did.
+
+    The operator logs its port as it listens, the agent its address as it serves.
+    """
     found: list[str] = []
 
     def logged() -> bool:
         text = process.log.read_text()
         # Only whole lines: the last one may still be written.
         for line in text[: text.rfind("\n") + 1].splitlines():
-            if '"listening"' in line:
-                record = json.loads(line)
+            if not line.startswith("{"):
+                continue
+            record = json.loads(line)
+            if record.get("event") == "listening":
                 found.append(f"127.0.0.1:{record['port']}")
+            elif record.get("event") == "agent serves":
+                found.append(record["http"])
         return bool(found)
 
     process.wait_until(logged, what="listening", deadline_seconds=START_SECONDS)
