@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
+from kvoffload_api.models import MAX_ENTRIES, MAX_PODS
 from kvoffload_operator.facts import NodeFacts
 from kvoffload_operator.kube.client import KubeClient
 from kvoffload_operator.kube.errors import NotFoundError
@@ -14,6 +17,8 @@ from kvoffload_operator.reconcile.keys import Key
 from kvoffload_operator.reconcile.result import Done, Result
 from kvoffload_operator.resources import OFFLOAD_NODES
 from kvoffload_operator.world import MANAGED_BY, World
+
+log = structlog.get_logger(__name__)
 
 Json = Mapping[str, Any]
 
@@ -87,6 +92,7 @@ class NodeReconciler:
         # The wait may have been long: decide again on what is known now.
         action = self._decide(key.name)
         if isinstance(action, Apply):
+            self._tell_left_out(key.name)
             answer = await self._client.apply(OFFLOAD_NODES, action.body, name=key.name)
             self._world.offload_nodes.absorb(answer)
         elif isinstance(action, Delete):
@@ -95,6 +101,18 @@ class NodeReconciler:
             except NotFoundError:
                 return Done()
         return Done(wrote=action is not None)
+
+    def _tell_left_out(self, name: str) -> None:
+        plan = self._world.plan(name)
+        if plan is not None and plan.left_out:
+            log.warning(
+                "pods_left_out",
+                node=name,
+                pods=plan.left_out[:5],
+                number=len(plan.left_out),
+                err=f"a node has room for {MAX_PODS} engine pods and {MAX_ENTRIES} entries; "
+                "these load and store nothing",
+            )
 
     def _decide(self, name: str) -> Apply | Delete | None:
         return decide(
