@@ -20,8 +20,8 @@ MINIMUM_BYTES: Final = 2**20
 MAXIMUM_BYTES: Final = 2**50
 
 ACCEPTED: Final = (
-    "a whole number of bytes from 1Mi to 1024Ti with one of the suffixes Ki, Mi, Gi, Ti (binary) or "
-    "k, M, G, T (decimal), such as 64Gi or 500G; no sign, fraction, exponent, blank or 'B'"
+    "a whole number of bytes from 1Mi to 1024Ti with one of the suffixes Ki, Mi, Gi, Ti (binary) "
+    "or k, M, G, T (decimal), such as 64Gi or 500G; no sign, fraction, exponent, blank or 'B'"
 )
 
 _FORM: Final = re.compile(r"([1-9][0-9]{0,17})(Ki|Mi|Gi|Ti|k|M|G|T)?")

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from kvoffload_api.models.base import ApiModel
 from kvoffload_api.models.offload import Offload
-from kvoffload_api.models.types import Count, Generation, Hash, SourceText, Timestamp
+from kvoffload_api.models.types import Count, Generation, Hash, SourceText, Timestamp, unique_by
 from kvoffload_api.reasons import ConditionStatus
 
 # A message that lists more is cut: it must fit a terminal and be stable (``operator.md`` 1.7).
@@ -46,6 +46,7 @@ Conditions = Annotated[
             "x-kubernetes-list-map-keys": ["type"],
         },
     ),
+    unique_by("type"),
 ]
 
 
@@ -113,6 +114,7 @@ class PolicyStatus(ApiModel):
                     "x-kubernetes-list-map-keys": ["hash"],
                 },
             ),
+            unique_by("hash"),
         ]
         | None
     ) = Field(

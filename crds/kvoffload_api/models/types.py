@@ -115,6 +115,17 @@ Timestamp = Annotated[
 ]
 
 
+def unique_by(name: str) -> AfterValidator:
+    """Return the check that a list-map's items differ in their key, as the API server has it."""
+
+    def check(items: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len({getattr(item, name) for item in items}) != len(items):
+            raise ValueError(f"must not have two items with the same `{name}`")
+        return items
+
+    return AfterValidator(check)
+
+
 class Mode(StrEnum):
     """What a KVOffloadPolicy does."""
 

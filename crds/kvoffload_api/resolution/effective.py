@@ -12,7 +12,6 @@ from kvoffload_api.models.offload import Tier
 from kvoffload_api.models.status import EffectiveVariant
 from kvoffload_api.models.types import RequestOverride, StoreScope
 from kvoffload_api.names import BUILT_IN, NO_ENTRY, NOBODY, ConfigHash, Source
-from kvoffload_api.quantity import format_quantity
 from kvoffload_api.resolution import fields
 from kvoffload_api.resolution.fields import FIELDS, Value, settings_of
 
@@ -143,7 +142,7 @@ class Effective:
         """Return this as an item of ``KVOffloadNode.spec.entries``; ``from_entry`` inverts it.
 
         Raises:
-            pydantic.ValidationError: This is no compiled value (a tightened one, or ``NOTHING``).
+            pydantic.ValidationError: This is ``NOTHING``: who has no entry gets none.
         """
         content = _content(self)
         return Entry.parse({"hash": config_hash(content), **content})
@@ -235,7 +234,7 @@ def _json(path: str, value: Value) -> Any:
         return str(value)
     if fields.RULE_OF[path].is_bytes:
         assert isinstance(value, int)
-        return format_quantity(value)
+        return fields.bytes_text(value)
     return value
 
 

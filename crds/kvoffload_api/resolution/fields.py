@@ -149,8 +149,13 @@ def text_of(rule: FieldRule, value: Value) -> str:
         return tiers_text(value)
     if rule.is_bytes:
         assert isinstance(value, int)
-        return format_quantity(value)
+        return bytes_text(value)
     return str(value)
+
+
+def bytes_text(value: int) -> str:
+    """Return bytes as a quantity; ``0``, which no policy may set, for who may have none."""
+    return format_quantity(value) if value else "0"
 
 
 def tiers_text(tiers: Iterable[Tier]) -> str:

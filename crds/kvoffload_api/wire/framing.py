@@ -30,6 +30,9 @@ class FramingError(Exception):
     """The peer sent bytes that are no frame or no message: its connection must be closed."""
 
 
+# Nested deeper than the interpreter's limit is malformed too: requests' params may hold anything.
+_MALFORMED: Final = (msgspec.MsgspecError, RecursionError)
+
 _encoder = msgspec.msgpack.Encoder()
 _from_engine = msgspec.msgpack.Decoder(FromEngine)
 _from_agent = msgspec.msgpack.Decoder(FromAgent)
@@ -70,7 +73,7 @@ def decode_from_engine(body: bytes | bytearray | memoryview) -> FromEngine:
     """
     try:
         return _from_engine.decode(body)
-    except msgspec.MsgspecError as error:
+    except _MALFORMED as error:
         raise FramingError(f"not a message of an engine: {error}") from error
 
 
@@ -82,5 +85,5 @@ def decode_from_agent(body: bytes | bytearray | memoryview) -> FromAgent:
     """
     try:
         return _from_agent.decode(body)
-    except msgspec.MsgspecError as error:
+    except _MALFORMED as error:
         raise FramingError(f"not a message of the agent: {error}") from error

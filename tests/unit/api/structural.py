@@ -149,15 +149,20 @@ def _rules(schema: Schema, value: Any, path: str) -> Iterator[str]:
 
 
 def holds(rule: str, value: Any) -> bool:
-    """Evaluate a CEL rule over ``self``; a rule that fails to evaluate does not hold."""
+    """Tell whether a rule holds; one that cannot be evaluated does not."""
+    return evaluate(rule, value) is True
+
+
+def evaluate(rule: str, value: Any) -> bool | None:
+    """Evaluate a CEL rule over ``self``; None if it reads what is not there or is no quantity."""
     context = cel.Context()
     context.add_function("quantity", _quantity)
     context.add_function("compareTo", lambda left, right: (left > right) - (left < right))
     context.add_variable("self", value)
     try:
         result = _program(rule).execute(context)
-    except ValueError:
-        return False
+    except (KeyError, ValueError):
+        return None
     assert isinstance(result, bool)
     return result
 
