@@ -1,0 +1,120 @@
+"""Params that come over the wire: more types than JSON has, none of which may widen or crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.api.builders import CPU_LOCAL, DISK_LOCAL, NODE, namespaced, pod, policies
+
+from kvoffload_api import resolution
+from kvoffload_api.resolution import FIELDS, NOTHING, Effective, tighten, within
+from kvoffload_api.wire.framing import HEADER, decode_from_engine, encode
+from kvoffload_api.wire.messages import NewRequest
+
+POLICIES = {
+    "no policy": resolution.compile(policies(), pod(), NODE),
+    "caps and tiers": resolution.compile(
+        policies(
+            namespaced(
+                load={"maxTokens": 8192, "minTokens": 64, "tiers": [CPU_LOCAL, DISK_LOCAL]},
+                store={"maxTokens": 4096, "tiers": []},
+            )
+        ),
+        pod(),
+        NODE,
+    ),
+    "disabled": resolution.compile(policies(namespaced(mode="Disabled")), pod(), NODE),
+    "no entry": NOTHING,
+}
+NAMES = ["max_load_tokens", "max_offload_tokens", "kv_load_tiers"]
+
+_scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=6)
+    | st.binary(max_size=6)
+    | st.datetimes(timezones=st.timezones())
+    | st.builds(
+        msgspec.msgpack.Ext,
+        st.integers(-128, 127).filter(lambda code: code != -1),
+        st.binary(max_size=4),
+    )
+    | st.sampled_from(["8", "1k", "cpu", "CPU", "storage", "local", "\0", float("nan")])
+)
+_keys = (
+    st.text(max_size=4)
+    | st.integers(-1, 1)
+    | st.none()
+    | st.binary(max_size=2)
+    | st.tuples(st.integers(0, 1))
+    | st.sampled_from(["medium", "locality", "Medium", *NAMES])
+)
+_anything = st.recursive(
+    _scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_keys, inner, max_size=3),
+    max_leaves=6,
+)
+_params = _anything | st.dictionaries(st.sampled_from(NAMES), _anything, min_size=1)
+
+
+def received(params: Any) -> Any:
+    """Return what the agent reads of what a client gave."""
+    frame = encode(NewRequest(1, "r", 1, 1, b"", params=params), boot_id=0)
+    message = decode_from_engine(frame[HEADER.size :])
+    assert isinstance(message, NewRequest)
+    return message.params
+
+
+def no_wider(narrow: Effective, wide: Effective) -> bool:
+    wide_values = wide.values()
+    return all(within(rule, narrow.values()[rule.path], wide_values[rule.path]) for rule in FIELDS)
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
+@given(params=_params)
+def test_whatever_arrives_only_narrows(policy: Effective, params: Any) -> None:
+    found = tighten(policy, received(params))
+
+    assert no_wider(found.effective, policy)
+    assert all(len(item.reason) < 200 for item in found.invalid)
+    assert found.effective.request_override == policy.request_override
+    assert (found.effective.source, found.effective.bucket) == (policy.source, policy.bucket)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(value=_anything)
+def test_only_integers_and_lists_change_anything(name: str, value: Any) -> None:
+    policy = POLICIES["caps and tiers"]
+    found = tighten(policy, received({name: value}))
+
+    of_the_type = isinstance(value, list) if name == "kv_load_tiers" else type(value) is int
+    if not of_the_type:
+        assert found.effective == policy
+        assert [item.field for item in found.invalid] == ([] if value is None else [name])
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+def test_a_valid_cap_is_the_lower_of_both(load: int, store: int) -> None:
+    found = tighten(
+        POLICIES["caps and tiers"], received({"max_load_tokens": load, "max_offload_tokens": store})
+    )
+
+    assert found.effective.load.max_tokens == min(load, 8192)
+    assert found.effective.store.max_tokens == min(store, 4096)
+    assert found.invalid == ()
+
+
+@given(_params)
+def test_without_an_entry_no_request_gets_anything(params: Any) -> None:
+    found = tighten(NOTHING, received(params)).effective
+
+    assert found.loads_nothing
+    assert found.stores_nothing
+    assert found.host_memory_capacity == 0
+    assert found.local_disk_capacity is None
