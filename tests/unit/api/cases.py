@@ -182,8 +182,8 @@ REFUSED = [
     _policy(
         "a cap over 32 bits", {"load": {"maxTokens": 2**31}}, "less than or equal to 2147483647"
     ),
-    _policy("a cap as text", {"load": {"maxTokens": "8"}}, "must be of type integer"),
-    _policy("a cap as boolean", {"load": {"maxTokens": True}}, "must be of type integer"),
+    _policy("a cap as text", {"load": {"maxTokens": "8"}}, "must be of type int"),
+    _policy("a cap as boolean", {"load": {"maxTokens": True}}, "must be of type int"),
     _policy("no time to load", {"load": {"timeoutSeconds": 0}}, "greater than or equal to 1"),
     _policy("too long a load", {"load": {"timeoutSeconds": 601}}, "less than or equal to 600"),
     _policy(
