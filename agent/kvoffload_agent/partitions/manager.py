@@ -56,7 +56,7 @@ class PartitionManager:
         *,
         arena: Arena,
         budget: Callable[[], int],
-        make_pool: Callable[[], Pool],
+        make_pool: Callable[[int], Pool],
         clock: Callable[[], float],
     ) -> None:
         self._arena = arena
@@ -91,7 +91,9 @@ class PartitionManager:
         """
         partition = self._partitions.get(key)
         if partition is None:
-            partition = Partition(key=key, geometry=geometry, pool=self._make_pool())
+            partition = Partition(
+                key=key, geometry=geometry, pool=self._make_pool(member.min_reuse_count)
+            )
             self._partitions[key] = partition
         elif partition.geometry != geometry:
             raise GeometryError(

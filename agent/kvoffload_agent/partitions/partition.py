@@ -58,6 +58,8 @@ class Member(Protocol):
     """Whose host memory its chunks count against."""
     capacity: int | None
     """Bytes that the bucket may use; None: the node's budget."""
+    min_reuse_count: int
+    """Offers of a chunk before it is stored, for the pool of a new partition."""
 
     def send_map(self, row: Row) -> None:
         """Send a row's segments to every connected worker."""

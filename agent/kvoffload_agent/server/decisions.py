@@ -7,6 +7,7 @@ import time
 import structlog
 
 from kvoffload_agent.partitions.manager import PartitionManager
+from kvoffload_agent.scheduler.load import UnexpectedLoadError
 from kvoffload_agent.scheduler.types import CopyPlan
 from kvoffload_agent.server.session import Registration, Session
 from kvoffload_agent.server.translate import (
@@ -18,6 +19,7 @@ from kvoffload_agent.server.translate import (
     plan_tokens,
     step_of,
 )
+from kvoffload_agent.tiers.pool import NotReadyError
 from kvoffload_api.wire.messages import (
     Alloc,
     AllocReply,
@@ -54,7 +56,7 @@ class Decisions:
         seq = getattr(message, "seq", -1)
         try:
             self._answer(session, message)
-        except WireError as error:
+        except (WireError, NotReadyError, UnexpectedLoadError) as error:
             session.stats.metrics.refused.labels("protocol").inc()
             _log.warning("message refused", session=session.number, error=str(error))
             if seq >= 0:

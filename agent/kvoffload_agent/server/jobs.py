@@ -41,9 +41,9 @@ class JobTable:
         """Return the jobs that a rank has not acknowledged."""
         return [job for job, record in self._jobs.items() if rank in record.waiting]
 
-    def all(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return every job with the ranks that owe it."""
-        return [(job, tuple(record.waiting)) for job, record in self._jobs.items()]
+    def direction(self, job: int) -> str:
+        """Return ``load`` or ``store`` of a job in flight."""
+        return self._jobs[job].direction
 
     def acknowledge(self, job: int, *, rank: int, ok: bool) -> bool:
         """Note a rank's report; False if the rank does not owe this job."""

@@ -9,7 +9,7 @@ may still be copying; then everything is released at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -69,6 +69,7 @@ class Session:
         """Why it ends; ``""`` while it lives."""
         self.bucket = ""
         self.capacity: int | None = None
+        self.min_reuse_count = 0
         self.entry: Entry | None = None
         self._policies = policies
         self._manager = manager
@@ -109,6 +110,7 @@ class Session:
         entry = self.requests.entry
         self.bucket = entry.bucket if entry else f"none/{self.identity.namespace}"
         self.capacity = entry.capacity if entry else 0
+        self.min_reuse_count = entry.effective.store.min_reuse_count if entry else 0
         if self.registration is None:
             return
         for handle, caps in changed:
@@ -158,26 +160,40 @@ class Session:
         done = [job for job in done if jobs.acknowledge(job, rank=rank, ok=True)]
         failed = [job for job in failed if jobs.acknowledge(job, rank=rank, ok=False)]
         registration.engine.complete(done=done, failed=failed, now=time.monotonic())
-        for job in (*done, *failed):
-            record = jobs.take_finished(job)
+        self._count((*done, *failed))
+
+    def _count(self, jobs: Iterable[int]) -> None:
+        """Count those of these jobs that no rank owes any more."""
+        registration = self.registration
+        assert registration is not None
+        for job in jobs:
+            record = registration.jobs.take_finished(job)
             if record is None:
                 continue
             if record.failed:
                 self.stats.copy_failed(record.direction)
             else:
-                self.stats.copied(
-                    record.direction,
-                    tokens=record.tokens,
-                    size=record.size * registration.shape.ranks,
-                )
+                size = record.size * registration.shape.ranks
+                self.stats.copied(record.direction, tokens=record.tokens, size=size)
 
     def worker_left(self, worker: Worker) -> None:
-        """A rank's connection is closed: what it owed has failed, since nobody copies it now."""
+        """A rank's connection is closed: nobody copies for it any more, so what it owed ended.
+
+        A store that it owed has failed. A load that it owed has too, for the engine; the chunk it
+        read is as good as before and stays.
+        """
         worker.forget()
         if self.workers.get(worker.rank) is worker:
             del self.workers[worker.rank]
-        if self.registration is not None:
-            self.completed(worker.rank, done=[], failed=self.registration.jobs.owed_by(worker.rank))
+        registration = self.registration
+        if registration is not None:
+            owed = registration.jobs.owed_by(worker.rank)
+            loads = [job for job in owed if registration.jobs.direction(job) == "load"]
+            stores = [job for job in owed if registration.jobs.direction(job) == "store"]
+            for job in owed:
+                registration.jobs.acknowledge(job, rank=worker.rank, ok=False)
+            registration.engine.complete(done=loads, failed=stores, now=time.monotonic())
+            self._count(owed)
         self._release_if_alone()
 
     # --- end -------------------------------------------------------------------------------

@@ -1,0 +1,285 @@
+"""The ``kvoffload-agent`` command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from kvoffload_agent import version
+from kvoffload_agent.app import Options, report_status
+from kvoffload_agent.app import run as run_agent
+from kvoffload_agent.config.directory import DirectorySource, open_directory
+from kvoffload_agent.config.node import open_node
+from kvoffload_agent.doctor import mebibytes, report
+from kvoffload_agent.kube.access import AccessError, from_kubeconfig
+from kvoffload_agent.kube.access import in_cluster as in_cluster_access
+from kvoffload_agent.logs import configure
+from kvoffload_agent.memory.reader import SnapshotReader
+from kvoffload_agent.server.listener import ListenError
+from kvoffload_agent.web import WebError
+from kvoffload_api.quantity import QuantityError, parse_quantity
+
+DEFAULT_SOCKET: Final = Path("/run/kvoffload/agent.sock")
+DEFAULT_STATE: Final = Path("/var/lib/kvoffload")
+DEFAULT_HTTP: Final = "127.0.0.1:9808"
+# sysexits.h: wrong usage, and something outside this program is not as it must be.
+EXIT_USAGE: Final = 64
+EXIT_UNAVAILABLE: Final = 69
+
+
+class LogFormat(StrEnum):
+    """How log lines look."""
+
+    JSON = "json"
+    CONSOLE = "console"
+
+
+class Output(StrEnum):
+    """How results are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+app = typer.Typer(
+    name="kvoffload-agent",
+    help="The node agent of kvoffload: serves KV-cache offload to the engines of a node.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _quantity(text: str | int) -> int:
+    if isinstance(text, int):  # typer parses defaults too
+        return text
+    try:
+        return parse_quantity(text)
+    except QuantityError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _limit(text: str | int) -> int:
+    """Parse a limit: a quantity, or plain bytes as the Downward API writes them."""
+    if isinstance(text, str) and text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    return _quantity(text)
+
+
+def _pairs(items: list[str], *, option: str) -> dict[str, str]:
+    found = {}
+    for item in items:
+        key, separator, value = item.partition("=")
+        if not separator or not key:
+            raise typer.BadParameter(f"{item!r} is not KEY=VALUE", param_hint=option)
+        found[key] = value
+    return found
+
+
+def _uids(items: list[str]) -> dict[int, str]:
+    found = {}
+    for uid, namespace in _pairs(items, option="--uid-namespace").items():
+        if not (uid.isascii() and uid.isdigit()) or not namespace:
+            raise typer.BadParameter(
+                f"{uid}={namespace} is not UID=NAMESPACE", param_hint="--uid-namespace"
+            )
+        found[int(uid)] = namespace
+    return found
+
+
+MemoryLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--memory-limit",
+        parser=_limit,
+        metavar="BYTES",
+        envvar="KVOFFLOAD_MEMORY_LIMIT",
+        help="The container's memory limit (Downward API limits.memory), on top of what the "
+        "cgroups show.",
+    ),
+]
+
+
+@app.command(
+    epilog="Examples:  kvoffload-agent run --policies ./policies --socket /tmp/kvo/agent.sock"
+    "  |  kvoffload-agent run --in-cluster --node-name $NODE_NAME"
+)
+def run(
+    *,
+    policies: Annotated[
+        Path | None,
+        typer.Option(
+            help="Standalone: a directory of YAML with KVOffloadPolicy and ClusterKVOffloadPolicy "
+            "objects, followed while the agent runs; identities.yaml in it names local engines."
+        ),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(help="In a cluster: how to reach the API server, from outside a pod."),
+    ] = None,
+    in_cluster: Annotated[
+        bool, typer.Option("--in-cluster", help="In a cluster: use the pod's own credentials.")
+    ] = False,
+    node_name: Annotated[
+        str,
+        typer.Option(envvar="NODE_NAME", help="Name of this node, and of its KVOffloadNode."),
+    ] = socket.gethostname(),
+    node_label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Standalone: a label of this node; repeatable."),
+    ] = None,
+    namespace: Annotated[
+        str,
+        typer.Option(
+            help="Standalone: namespace of engines that nothing else maps; empty refuses them."
+        ),
+    ] = "default",
+    uid_namespace: Annotated[
+        list[str] | None,
+        typer.Option(metavar="UID=NS", help="Standalone: namespace of a uid; repeatable."),
+    ] = None,
+    socket_path: Annotated[
+        Path, typer.Option("--socket", help="Unix socket for engines; a stale one is replaced.")
+    ] = DEFAULT_SOCKET,
+    http: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="HOST:PORT or unix:PATH of /metrics, /healthz, /readyz and /debug/state; "
+            "empty: none.",
+        ),
+    ] = DEFAULT_HTTP,
+    state_dir: Annotated[
+        Path,
+        typer.Option(help="In a cluster: where the last good configuration is kept (0600)."),
+    ] = DEFAULT_STATE,
+    host_memory: Annotated[
+        int | None,
+        typer.Option(
+            parser=_quantity,
+            metavar="QUANTITY",
+            help="Host memory that this agent takes at most, such as 8Gi, whatever policy says. "
+            "Without it and without a nodeBudget: half of what is free when it starts.",
+        ),
+    ] = None,
+    memory_limit: MemoryLimit = None,
+    log_format: Annotated[LogFormat, typer.Option(help="How log lines look.")] = LogFormat.JSON,
+    debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
+) -> None:
+    """Serve the engines of this node until SIGTERM or Ctrl-C."""
+    configure(console=log_format is LogFormat.CONSOLE, debug=debug)
+    ways = [policies is not None, kubeconfig is not None, in_cluster]
+    if sum(ways) != 1:
+        raise typer.BadParameter("give exactly one of --policies, --kubeconfig and --in-cluster")
+    options = Options(
+        socket=socket_path, http=http, memory_limit=memory_limit, host_memory=host_memory
+    )
+    if policies is not None:
+        if not policies.is_dir():
+            raise typer.BadParameter(f"{policies} is no directory", param_hint="--policies")
+        source = DirectorySource(
+            folder=policies,
+            node_name=node_name,
+            node_labels={
+                "kubernetes.io/hostname": node_name,
+                **_pairs(node_label or [], option="--node-label"),
+            },
+            uid_namespaces=_uids(uid_namespace or []),
+            namespace=namespace or None,
+        )
+        work = run_agent(options=options, make_source=lambda: open_directory(source))
+    else:
+        try:
+            access = in_cluster_access() if in_cluster else from_kubeconfig(kubeconfig or Path())
+        except AccessError as error:
+            raise typer.BadParameter(str(error)) from error
+        work = run_agent(
+            options=options,
+            make_source=lambda: open_node(access=access, node_name=node_name, state_dir=state_dir),
+            extra=report_status,
+        )
+    _until_stopped(work)
+
+
+def _until_stopped(work: Any) -> None:
+    """Run to the end; what a person must mend ends with one line and no traceback."""
+    try:
+        asyncio.run(work)
+    except* (ListenError, WebError) as group:
+        for error in group.exceptions:
+            print(f"kvoffload-agent: {error}", file=sys.stderr)
+        raise typer.Exit(EXIT_UNAVAILABLE) from None
+
+
+@app.command(epilog="Example:  kvoffload-agent doctor --bytes 8Gi -o json")
+def doctor(
+    *,
+    wanted: Annotated[
+        int,
+        typer.Option(
+            "--bytes", parser=_quantity, metavar="QUANTITY", help="How much is asked for."
+        ),
+    ] = 1 << 30,
+    memory_limit: MemoryLimit = None,
+    root: Annotated[
+        Path, typer.Option(help="Where /proc and /sys are, for recorded machines.")
+    ] = Path("/"),
+    output: Annotated[
+        Output, typer.Option("-o", "--output", help="How results are printed.")
+    ] = Output.TEXT,
+) -> None:
+    """Show which limits apply here and whether so much host memory could be taken now."""
+    snapshot = SnapshotReader(root=root, explicit_limit=memory_limit)()
+    found = report(snapshot, wanted=wanted)
+    if output is Output.JSON:
+        print(json.dumps(found, indent=2))
+    else:
+        _print_report(found)
+    if found["verdict"]["answer"] == "Refuse":
+        raise typer.Exit(1)
+
+
+def _print_report(found: dict[str, Any]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for name in ("limit of", "limit", "usage", "inactive file", "margin", "headroom"):
+        table.add_column(name, justify="left" if name == "limit of" else "right")
+    for level in found["levels"]:
+        table.add_row(
+            level["path"] + (f" ({level['problem']})" if "problem" in level else ""),
+            mebibytes(level["limit"]),
+            mebibytes(level["usage"]),
+            mebibytes(level["inactiveFile"]),
+            mebibytes(level["margin"]),
+            mebibytes(level["headroom"]),
+        )
+    console = Console(width=max(100, int(os.environ.get("COLUMNS") or 0)), highlight=False)
+    console.print(table)
+    for path in found["unlimited"]:
+        console.print(f"unlimited: {path}")
+    for problem in found["problems"]:
+        console.print(f"problem: {problem}")
+    verdict = found["verdict"]
+    reason = verdict.get("reason") or f"{mebibytes(verdict['bytes'])}"
+    console.print(f"{mebibytes(found['wanted'])} asked: {verdict['answer']} ({reason})")
+
+
+@app.command(name="version")
+def show_version() -> None:
+    """Print the version."""
+    print(version())
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
