@@ -75,13 +75,17 @@ class Installation:
         )
         return process
 
-    def start_agent(self, *arguments: str) -> Process:
-        """Start the node's agent; returns when its socket serves."""
-        kubeconfig = self.cluster.kubeconfig_for_service_account(
+    def agent_kubeconfig(self) -> Path:
+        """Return credentials of the agent's ServiceAccount, bound to its pod."""
+        return self.cluster.kubeconfig_for_service_account(
             namespace=SYSTEM,
             service_account="kvoffload-agent",
             pod=f"kvoffload-agent-{self.node}",
         )
+
+    def start_agent(self, *arguments: str, kubeconfig: Path | None = None) -> Process:
+        """Start the node's agent; returns when its socket serves."""
+        kubeconfig = kubeconfig or self.agent_kubeconfig()
         self.socket.parent.mkdir(exist_ok=True)
         process = self._start(
             [
