@@ -128,15 +128,17 @@ class Partition:
         self.bucket, self.capacity = most.bucket, most.capacity
 
     def ready(self, member: Member) -> bool:
-        """Whether a session's workers can copy to and from every slot in use."""
-        return member.complete and all(member.has_mapped(row) for row in self.rows)
+        """Whether there are slots, and a session's workers can copy to and from each of them."""
+        return (
+            bool(self.rows) and member.complete and all(member.has_mapped(row) for row in self.rows)
+        )
 
     def admit(self) -> int:
         """Put pending rows into use whose segments every ready session mapped; return slots."""
         admitted = 0
         waiting = []
         for row in self.pending:
-            if all(member.has_mapped(row) for member in self.members if self.ready(member)):
+            if self._reachable(row):
                 self.rows.append(row)
                 slots = self.space.extend(segment=row.segments[0].id, size=row.bytes)
                 self.pool.add_slots(slots)
@@ -145,6 +147,13 @@ class Partition:
                 waiting.append(row)
         self.pending = waiting
         return admitted
+
+    def _reachable(self, row: Row) -> bool:
+        """Whether no session that makes plans lacks a row; the first row waits for one."""
+        serving = [member for member in self.members if member.complete]
+        if not self.rows:
+            return any(member.has_mapped(row) for member in serving)
+        return all(member.has_mapped(row) for member in serving if self.ready(member))
 
     def segment_bytes(self, *, budget: int) -> int:
         """Return the size of the next segment of one rank.

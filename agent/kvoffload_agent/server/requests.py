@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kvoffload_agent.scheduler.types import RequestCaps
@@ -14,6 +14,8 @@ from kvoffload_agent.server.translate import WireError
 # vLLM runs at most some thousand sequences and queues some ten thousand; a bound keeps a
 # broken client from filling the agent.
 MAX_REQUESTS: Final = 200_000
+# Who shortens a request while its engine's workers have not mapped any memory.
+NOT_READY: Final = "agent/not-ready"
 
 
 @dataclass(slots=True)
@@ -94,4 +96,11 @@ class RequestTable:
         self._requests.pop(handle, None)
 
     def _resolve(self, params: object) -> Resolved:
-        return self._policies.resolve(self.entry if self._ready else None, params)
+        if self._ready:
+            return self._policies.resolve(self.entry, params)
+        nothing = self._policies.resolve(None, params)
+        if self.entry is None:
+            return nothing
+        # Not the policy's doing: whoever reads metrics must not look for it there.
+        sources = dict.fromkeys(nothing.caps.sources, NOT_READY)
+        return replace(nothing, caps=replace(nothing.caps, sources=sources))
