@@ -33,6 +33,9 @@ _CONNECT_SECONDS: Final = 1.0
 # connection that long, then try again so that a lost peer is noticed.
 _WELCOME_SECONDS: Final = 30.0
 _JOIN_SECONDS: Final = 5.0
+# A connection that breaks sooner was no recovery: an agent that fails on what we say is not asked
+# again and again at the first pace.
+_LASTING_SECONDS: Final = 5.0
 
 
 class Handler(Protocol):
@@ -76,6 +79,7 @@ class Connection:
         self._boot_id = 0
         self._outbox = bytearray()
         self._outage_logged = False
+        self._settled = False
         self._thread = threading.Thread(
             target=self._run, name=f"kvoffload-{name.replace(' ', '-')}", daemon=True
         )
@@ -112,10 +116,12 @@ class Connection:
                 return False
             return True
 
-    def drop(self) -> None:
-        """Give up this connection and make a new one, as if the agent had gone."""
-        with self._lock:
-            self._shut()
+    def settle(self) -> None:
+        """Note, on the connection's thread, that the agent has accepted us: an outage is over."""
+        self._settled = True
+        if self._outage_logged:
+            self._outage_logged = False
+            _log.warning("%s: the node agent is back", self._name)
 
     def _push(self, sock: socket.socket, frame: bytes) -> None:
         sent = 0
@@ -140,19 +146,24 @@ class Connection:
     def _run(self) -> None:
         backoff = _FIRST_BACKOFF_SECONDS
         while not self._stop.is_set():
+            begun = time.monotonic()
             try:
-                welcomed = self._attempt()
+                self._attempt()
             except (OSError, FramingError) as error:
                 self._log_outage(error)
-                welcomed = False
-            if welcomed:
+            if self._settled and time.monotonic() - begun >= _LASTING_SECONDS:
                 backoff = _FIRST_BACKOFF_SECONDS
             # Engines that lost the same agent together must not come back together.
             self._stop.wait(backoff * random.uniform(0.5, 1.0))  # noqa: S311 - not for secrets
             backoff = min(2 * backoff, _LAST_BACKOFF_SECONDS)
 
-    def _attempt(self) -> bool:
-        """Hold one connection until it breaks; return whether the agent had said welcome."""
+    def _attempt(self) -> None:
+        """Hold one connection until it breaks.
+
+        Raises:
+            OSError, FramingError: why it could not be made.
+        """
+        self._settled = False
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(_CONNECT_SECONDS)
             sock.connect(self._path)
@@ -161,7 +172,7 @@ class Connection:
             with contextlib.closing(FrameReceiver(sock)) as receiver:
                 frame = self._await_welcome(sock, receiver)
                 if frame is None:
-                    return False
+                    return
                 self._open(sock, frame)
                 try:
                     self._serve(sock, receiver)
@@ -172,7 +183,6 @@ class Connection:
                         self._socket = None
                         self._outbox.clear()
                     self._handler.closed()
-                return True
 
     def _await_welcome(self, sock: socket.socket, receiver: FrameReceiver) -> Frame | None:
         """Return the welcome's frame, or None when the connection is being closed.
@@ -201,9 +211,6 @@ class Connection:
         with self._lock:
             self._boot_id = frame.boot_id
             self._socket = sock
-        if self._outage_logged:
-            self._outage_logged = False
-            _log.warning("%s: the node agent is back", self._name)
         self._handler.opened(boot_id=frame.boot_id, welcome=frame.message)
 
     def _serve(self, sock: socket.socket, receiver: FrameReceiver) -> None:

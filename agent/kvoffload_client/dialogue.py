@@ -184,6 +184,7 @@ class Dialogue:
             self._session = message.session
             self._life += 1
             self._changed.notify_all()
+        self.connection.settle()
 
     def _keep(self, message: Answer) -> None:
         with self._changed:

@@ -175,6 +175,7 @@ class WorkerSession:
         with self._changed:
             self._link = (boot_id, welcome.session)
             self._changed.notify_all()
+        self._connection.settle()
 
     def received(self, message: Message, fds: list[int]) -> None:
         """Map and unmap what the agent says."""

@@ -88,7 +88,11 @@ class Agent:
             name="agent",
             log=self.directory / f"agent-{self._starts}.log",
         )  # fmt: skip
-        self._debug_address = wait_listening(process)
+        try:
+            self._debug_address = wait_listening(process)
+        except BaseException:
+            process.stop()
+            raise
         return process
 
     def all_ready(self) -> bool:
