@@ -142,7 +142,8 @@ class Effective:
         """Return this as an item of ``KVOffloadNode.spec.entries``; ``from_entry`` inverts it.
 
         Raises:
-            pydantic.ValidationError: This is ``NOTHING``: who has no entry gets none.
+            pydantic.ValidationError: This is ``NOTHING`` (who has no entry gets none), or a request
+                tightened it to below ``minTokens``: only compiled values are written.
         """
         content = _content(self)
         return Entry.parse({"hash": config_hash(content), **content})
