@@ -1,0 +1,92 @@
+"""Plans the load of what a lookup promised, into the blocks that were allocated (section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvoffload_agent.scheduler.geometry import Geometry, Group, ceil_div
+from kvoffload_agent.scheduler.lookup.tail import tail_position
+from kvoffload_agent.scheduler.plan import Part
+from kvoffload_agent.scheduler.request import RequestState, positions
+from kvoffload_agent.scheduler.types import Blocks
+from kvoffload_agent.tiers.policy.base import KeyRun
+from kvoffload_agent.tiers.pool import Client, PartitionPool
+from kvoffload_agent.tiers.slots import Slots
+
+
+class UnexpectedLoadError(Exception):
+    """An engine asks for a load that no lookup promised; the engine's side must be mended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLoad:
+    """What one group loads: keys, their slots, and the entries of the copy."""
+
+    run: KeyRun
+    slots: Slots
+    part: Part
+
+
+def plan_group(
+    geometry: Geometry,
+    pool: PartitionPool,
+    client: Client,
+    state: RequestState,
+    group: Group,
+    *,
+    end: int,
+    table: Blocks,
+) -> GroupLoad:
+    """Plan one group's part of a load that ends at token ``end``.
+
+    ``table``: blocks as the engine allocated them, negative = has its content already, 0 = null.
+
+    Raises:
+        UnexpectedLoadError: keys or blocks up to ``end`` are missing.
+    """
+    per_chunk = geometry.blocks_per_chunk
+    last_block = ceil_div(end, group.tokens_per_block)
+    first_block = _first_block(table, ceil_div(state.local, group.tokens_per_block), last_block)
+    if first_block == last_block:
+        nothing = KeyRun(group=group.number, hashes=[], positions=[])
+        empty = np.empty(0, dtype=np.int64)
+        return GroupLoad(run=nothing, slots=empty, part=Part.empty(last_block))
+    if len(table) < last_block:
+        raise UnexpectedLoadError(f"{len(table)} blocks do not reach token {end}")
+    first, last = first_block // per_chunk, ceil_div(end, group.chunk)
+    run = _run(geometry, state, group, first, last)
+    slots = pool.find(client, group.number, run.hashes)
+    at = np.arange(first_block, last_block)
+    return GroupLoad(
+        run=run,
+        slots=slots,
+        part=Part(
+            blocks=np.abs(table[first_block:last_block]),
+            slots=slots[at // per_chunk - first],
+            index=at % per_chunk,
+            first=first_block,
+        ),
+    )
+
+
+def _first_block(table: Blocks, low: int, high: int) -> int:
+    """Return the first block without content; below ``low`` are blocks that never get any."""
+    empty = np.flatnonzero(table[low:high] > 0)
+    return low + int(empty[0]) if len(empty) else high
+
+
+def _run(geometry: Geometry, state: RequestState, group: Group, first: int, last: int) -> KeyRun:
+    keys = state.keys[group.number]
+    ends: Sequence[int] = positions(group, first, last - first)
+    hashes: Sequence[bytes] = keys[first:last]
+    if state.tail:
+        position = tail_position(geometry, group, state.tail)
+        key = state.key_at(position)
+        hashes = [*keys[first : last - 1], *([key] if key is not None else [])]
+        ends = [*ends[:-1], position]
+    if len(hashes) != last - first:
+        raise UnexpectedLoadError(f"{len(keys)} keys do not reach chunk {last}")
+    return KeyRun(group=group.number, hashes=hashes, positions=ends)

@@ -1,0 +1,1 @@
+"""How many tokens can be loaded (``scheduler.md`` section 3)."""

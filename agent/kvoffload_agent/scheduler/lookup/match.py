@@ -1,0 +1,117 @@
+"""Answers how many tokens can be loaded, and says what shortened the answer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvoffload_agent.scheduler.geometry import Geometry, ceil_div
+from kvoffload_agent.scheduler.jobs import Jobs
+from kvoffload_agent.scheduler.lookup.chunks import ChunkLookup
+from kvoffload_agent.scheduler.lookup.scan import Lookup
+from kvoffload_agent.scheduler.lookup.tail import TailLookup, tail_position
+from kvoffload_agent.scheduler.request import RequestState
+from kvoffload_agent.scheduler.types import MatchResult
+from kvoffload_agent.tiers.pool import Client, PartitionPool
+
+# Fields of a policy, as ``RequestCaps.sources`` names them.
+LOAD_MAX_TOKENS = "load.maxTokens"
+LOAD_MIN_TOKENS = "load.minTokens"
+
+_ASK_LATER = MatchResult(tokens=None, load_async=False)
+
+
+class Matcher:
+    """Rules R1 to R8 for the requests of one engine.
+
+    ``wait_for_loads``: whether a chunk that another request loads is waited for, because the
+    engine's own prefix cache will have it.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        pool: PartitionPool,
+        client: Client,
+        jobs: Jobs,
+        *,
+        wait_for_loads: bool,
+    ) -> None:
+        self._geometry = geometry
+        self._pool = pool
+        self._client = client
+        self._jobs = jobs
+        self._wait_for_loads = wait_for_loads
+
+    def match(self, state: RequestState, *, computed: int, max_new: int | None) -> MatchResult:
+        """Answer one query of a request."""
+        self._client.leases.pop(state.handle, None)
+        state.reset_cursor()
+        state.local = computed
+        state.tail = 0
+        if state.jobs:
+            return _ASK_LATER
+        if state.skip_reading:
+            return MatchResult(tokens=0, load_async=False)
+        hit = self._hit(state, max_new)
+        if hit is None:
+            return _ASK_LATER
+        limited_by = self._limited_by(state, hit, max_new)
+        if not hit:
+            return MatchResult(tokens=0, load_async=False, limited_by=limited_by)
+        if hit < state.caps.min_load_tokens:
+            state.tail = 0
+            return MatchResult(tokens=0, load_async=False, limited_by=LOAD_MIN_TOKENS)
+        if self._wait_for_loads and self._is_loading(state, computed + hit):
+            return _ASK_LATER
+        self._lease(state, computed + hit)
+        return MatchResult(tokens=hit, load_async=True, limited_by=limited_by)
+
+    def _hit(self, state: RequestState, max_new: int | None) -> int | None:
+        lookup = Lookup(self._pool, self._client, state)
+        complete = ChunkLookup(self._geometry, state, lookup, max_new=max_new).run()
+        if complete is None or not self._geometry.partial_tail:
+            return complete
+        hit = TailLookup(self._geometry, state, lookup, max_new=max_new).run(complete)
+        if hit is not None and hit > complete:
+            state.tail = state.local + hit
+        return hit
+
+    def _limited_by(self, state: RequestState, hit: int, max_new: int | None) -> str:
+        """Name the cap if nothing else stopped the request short of it."""
+        cap = state.caps.max_load_tokens
+        if cap is None:
+            return ""
+        within = state.num_tokens - state.local
+        if max_new is not None:
+            within = min(within, max_new)
+        chunk = max(group.chunk for group in self._geometry.groups)
+        # The cap bound the search, and the hit ends within the last chunk before the cap.
+        return LOAD_MAX_TOKENS if cap < within and hit > cap - 2 * chunk else ""
+
+    def _is_loading(self, state: RequestState, end: int) -> bool:
+        return any(
+            self._jobs.is_loading(group, hashes) for group, hashes in self._needed(state, end)
+        )
+
+    def _needed(self, state: RequestState, end: int) -> list[tuple[int, list[bytes]]]:
+        """Return the keys that a load up to ``end`` reads."""
+        needed = []
+        for group in self._geometry.groups:
+            first, last = state.local // group.chunk, ceil_div(end, group.chunk)
+            if group.windowed:
+                first = max(first, last - group.window_at(end))
+            hashes = state.keys[group.number][first:last]
+            if state.tail:
+                key = state.key_at(tail_position(self._geometry, group, end))
+                hashes = [*state.keys[group.number][first : last - 1], *([key] if key else [])]
+            needed.append((group.number, hashes))
+        return needed
+
+    def _lease(self, state: RequestState, end: int) -> None:
+        if not self._pool.shared:
+            return
+        slots = [
+            self._pool.find(self._client, group, hashes)
+            for group, hashes in self._needed(state, end)
+        ]
+        self._client.lease(state.handle, np.concatenate(slots))

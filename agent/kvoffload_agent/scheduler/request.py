@@ -1,0 +1,122 @@
+"""State of one request and of one job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvoffload_agent.scheduler.geometry import Geometry, Group
+from kvoffload_agent.scheduler.types import RequestCaps
+from kvoffload_agent.tiers.request import PoolRequest
+from kvoffload_agent.tiers.slots import Slots
+
+ABORTED = "aborted"
+
+
+class RequestState:
+    """What the scheduler knows of a request; lists are per group.
+
+    ``local``: tokens that the engine had computed at the last query. ``tail``: boundary of a
+    partial-tail hit, 0 if there is none. ``next_store``: first chunk not offered yet.
+    ``blocks``: block table, 0 = outside the window. ``closed``: it ended and nothing of it will be
+    offered any more; it is remembered while its copies run.
+    """
+
+    def __init__(
+        self,
+        *,
+        handle: int,
+        geometry: Geometry,
+        pool_request: PoolRequest,
+        caps: RequestCaps,
+        num_prompt: int,
+        skip_reading: bool,
+    ) -> None:
+        self.handle = handle
+        self.pool_request = pool_request
+        self.caps = caps
+        self.num_tokens = 0
+        self.num_prompt = num_prompt
+        self.skip_reading = skip_reading
+        self.hashes: list[bytes] = []
+        self.keys: list[list[bytes]] = [
+            self.hashes if group.stride == 1 else [] for group in geometry.groups
+        ]
+        self.blocks: list[list[int]] = [[] for _ in geometry.groups]
+        self.next_store = [0] * len(geometry.groups)
+        self.jobs: dict[int, Job] = {}
+        self.local = 0
+        self.tail = 0
+        self.loaded = False
+        self.junctions: set[int] = set()
+        self.status = ""
+        self.computed_at_end = 0
+        self.closed = False
+        self._geometry = geometry
+
+    def grow(self, num_tokens: int, hashes: Sequence[bytes]) -> None:
+        """Append hashes; the request has ``num_tokens`` now."""
+        self.num_tokens = num_tokens
+        before = len(self.hashes)
+        self.hashes += hashes
+        for group in self._geometry.groups:
+            if group.stride > 1:
+                first = before - before % group.stride + group.stride - 1
+                self.keys[group.number] += self.hashes[first :: group.stride]
+
+    def reset_cursor(self) -> None:
+        """Forget block tables; everything is offered anew."""
+        self.blocks = [[] for _ in self.blocks]
+        self.next_store = [0] * len(self.next_store)
+
+    def key_at(self, boundary: int) -> bytes | None:
+        """Return the hash of tokens ``[0, boundary)``, None if it is not known."""
+        at = boundary // self._geometry.tokens_per_hash - 1
+        return self.hashes[at] if 0 <= at < len(self.hashes) else None
+
+    def storable_tokens(self, tokens: int) -> int:
+        """Return how many of ``tokens`` may be offloaded under the caps."""
+        tokens = min(tokens, self.num_tokens)
+        if self.caps.max_offload_tokens is not None:
+            tokens = min(tokens, self.caps.max_offload_tokens)
+        if self.caps.prompt_only:
+            tokens = min(tokens, self.num_prompt)
+        return tokens
+
+    @property
+    def tokens_at_end(self) -> int:
+        """Tokens whose KV was written when the request ended: the last sampled one was not."""
+        if self.status == ABORTED:
+            return self.computed_at_end
+        return max(self.num_prompt, self.num_tokens - 1)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Job:
+    """A load or a store. ``left``: acknowledgements still to come, one for each worker.
+
+    ``slots``: pinned or being written. ``fenced``: its source blocks that are fenced already;
+    ``sources``: those that will be when the request ends. ``loading``: keys by group.
+    """
+
+    number: int
+    request: RequestState
+    store: bool
+    left: int
+    slots: Slots
+    fenced: list[int]
+    sources: list[int]
+    loading: list[tuple[int, Sequence[bytes]]]
+    failed: bool = False
+
+
+def positions(group: Group, first: int, count: int) -> Sequence[int]:
+    """Return the ends of ``count`` chunks from chunk ``first`` on, in tokens."""
+    return range((first + 1) * group.chunk, (first + count + 1) * group.chunk, group.chunk)
+
+
+def no_slots() -> Slots:
+    """Return an empty array of slots."""
+    return np.empty(0, dtype=np.int64)

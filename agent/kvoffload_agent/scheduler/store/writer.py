@@ -1,0 +1,199 @@
+"""Issues the stores of a step, in the order that gives jobs their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from kvoffload_agent.scheduler.geometry import Geometry
+from kvoffload_agent.scheduler.jobs import Jobs
+from kvoffload_agent.scheduler.plan import Part, assemble, whole_chunks
+from kvoffload_agent.scheduler.request import RequestState
+from kvoffload_agent.scheduler.store import handoffs
+from kvoffload_agent.scheduler.store.select import Selection, Selector
+from kvoffload_agent.scheduler.types import CopyPlan, ScheduledRequest, StepInput
+from kvoffload_agent.tiers.policy.base import KeyRun
+from kvoffload_agent.tiers.pool import Client, PartitionPool
+
+Requests = Mapping[int, RequestState]
+
+
+class StoreWriter:
+    """Follows block tables and makes store jobs."""
+
+    def __init__(self, geometry: Geometry, pool: PartitionPool, client: Client, jobs: Jobs) -> None:
+        self._geometry = geometry
+        self._pool = pool
+        self._client = client
+        self._jobs = jobs
+        self._selector = Selector(geometry)
+
+    # --- block tables ------------------------------------------------------------------------
+
+    def take_tables(self, step: StepInput, requests: Requests, allocated: set[int]) -> None:
+        """Follow the block tables of a step; re-allocated blocks flush the jobs that read them.
+
+        ``allocated``: blocks allocated since the last step, besides those that the step names.
+        """
+        given = set(allocated)
+        for entry in step.requests:
+            for table in entry.blocks or ():
+                given.update(np.asarray(table).tolist())
+        given.update(target for _, target in step.copies)
+        given.discard(0)
+        if given:
+            self._jobs.flush(self._jobs.fences.crossed(given))
+            if self._geometry.windowed:
+                for state in requests.values():
+                    self._drop_stale(state, given)
+        for entry in step.requests:
+            if entry.blocks is not None and entry.handle in requests:
+                _extend(requests[entry.handle], entry)
+
+    def _drop_stale(self, state: RequestState, given: set[int]) -> None:
+        """Null window blocks that went to somebody else before they were stored."""
+        per_chunk = self._geometry.blocks_per_chunk
+        for group in self._geometry.windowed:
+            table = state.blocks[group.number]
+            for at in range(state.next_store[group.number] * per_chunk, len(table)):
+                if table[at] in given:
+                    table[at] = 0
+
+    # --- jobs --------------------------------------------------------------------------------
+
+    def stores(self, step: StepInput, requests: Requests) -> list[CopyPlan]:
+        """Return the stores of a step."""
+        for handle, boundary in step.shared_prefix_boundaries.items():
+            if handle in requests:
+                requests[handle].junctions.add(boundary)
+        plans = self._handoffs(step, requests)
+        for entry in step.requests:
+            state = requests.get(entry.handle)
+            if state is not None:
+                plans += self._chunks(state, entry.computed + entry.scheduled)
+        for handle in step.finished:
+            state = requests.get(handle)
+            if state is not None and not state.closed:
+                plans += self._chunks(state, state.tokens_at_end)
+        return plans
+
+    def _handoffs(self, step: StepInput, requests: Requests) -> list[CopyPlan]:
+        if not step.handoffs:
+            return []
+        geometry = self._geometry
+        after = {entry.handle: entry.computed + entry.scheduled for entry in step.requests}
+        given = [
+            (requests[handle], item)
+            for handle, items in step.handoffs.items()
+            if handle in requests
+            for item in items
+        ]
+        plans = []
+        for state, item in given:
+            if handoffs.is_aligned(geometry, item):
+                single = handoffs.aligned(geometry, state, item)
+                plans += self._singles(state, [single] if single else None)
+        for state, item in given:
+            if not handoffs.is_aligned(geometry, item):
+                computed = after.get(state.handle, 0)
+                singles = handoffs.partial(geometry, state, item, computed=computed)
+                plans += self._singles(state, singles)
+        return plans
+
+    def _singles(
+        self, state: RequestState, singles: list[handoffs.SingleBlock] | None
+    ) -> list[CopyPlan]:
+        if not singles:
+            return []
+        runs = [single.run for single in singles]
+        grant = self._pool.offer(self._client, state.pool_request, runs)
+        if grant is None or not len(grant.written()):
+            return []
+        parts = [Part.empty() for _ in self._geometry.groups]
+        keys = []
+        for single, slots in zip(singles, grant.slots, strict=True):
+            if slots[0] >= 0:
+                parts[single.run.group] = single.part(int(slots[0]))
+                keys.append((single.run.group, single.run.hashes[0]))
+        return [self._open(state, parts, keys, handed_over=True)]
+
+    def _chunks(self, state: RequestState, tokens: int) -> list[CopyPlan]:
+        offloadable = state.storable_tokens(tokens)
+        groups = self._geometry.groups
+        storable = [self._selector.storable(state, group, offloadable) for group in groups]
+        selected = [
+            selection
+            for group, last in zip(groups, storable, strict=True)
+            if (selection := self._selector.select(state, group, last)) is not None
+        ]
+        plans = []
+        if selected:
+            runs = [self._run(state, selection) for selection in selected]
+            grant = self._pool.offer(self._client, state.pool_request, runs)
+            if grant is None:
+                return []
+            if len(grant.written()):
+                plans = [self._plan(state, selected, runs, grant.slots)]
+        for number, last in enumerate(storable):
+            state.next_store[number] = max(state.next_store[number], last)
+        return plans
+
+    def _plan(
+        self,
+        state: RequestState,
+        selected: Sequence[Selection],
+        runs: Sequence[KeyRun],
+        granted: Sequence[np.ndarray],
+    ) -> CopyPlan:
+        parts = [Part.empty() for _ in self._geometry.groups]
+        keys = []
+        for selection, run, slots in zip(selected, runs, granted, strict=True):
+            number = selection.group.number
+            parts[number] = whole_chunks(
+                table=state.blocks[number],
+                chunks=selection.chunks,
+                slots=slots,
+                per_chunk=self._geometry.blocks_per_chunk,
+            )
+            taken = zip(run.hashes, slots.tolist(), strict=True)
+            keys += [(number, key) for key, slot in taken if slot >= 0]
+        return self._open(state, parts, keys, handed_over=False)
+
+    def _open(
+        self,
+        state: RequestState,
+        parts: Sequence[Part],
+        keys: Sequence[tuple[int, bytes]],
+        *,
+        handed_over: bool,
+    ) -> CopyPlan:
+        plan = assemble(job=self._jobs.next, handle=state.handle, parts=parts, keys=keys)
+        now: list[int] = []
+        later: list[int] = []
+        for group, part in zip(self._geometry.groups, parts, strict=True):
+            at_once = group.windowed or handed_over
+            (now if at_once else later).extend(part.blocks.tolist())
+        self._jobs.open(state, store=True, slots=np.unique(plan.slots), sources=later, fenced=now)
+        if state.status:
+            self._jobs.fence_sources(state)
+        return plan
+
+    def _run(self, state: RequestState, selection: Selection) -> KeyRun:
+        group, chunks = selection.group, selection.chunks
+        keys = state.keys[group.number]
+        if isinstance(chunks, range):
+            hashes = keys[chunks.start : chunks.stop]
+        else:
+            hashes = [keys[at] for at in chunks]
+        positions = [(at + 1) * group.chunk for at in chunks]
+        return KeyRun(group=group.number, hashes=hashes, positions=positions)
+
+
+def _extend(state: RequestState, entry: ScheduledRequest) -> None:
+    for number, table in enumerate(entry.blocks or ()):
+        row = np.asarray(table, dtype=np.int64).tolist()
+        if entry.new or entry.resumed:
+            state.blocks[number] = row
+        else:
+            state.blocks[number] += row

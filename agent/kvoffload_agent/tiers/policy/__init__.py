@@ -1,0 +1,1 @@
+"""Which chunk leaves first."""

@@ -1,0 +1,60 @@
+"""What a tier below host memory has to be. It may do I/O; this package only asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+from kvoffload_agent.tiers.slots import Slots
+
+Key = tuple[int, bytes]
+
+
+class Verdict(IntEnum):
+    """What a tier knows of a key. ``RETRY``: not known yet, ask again."""
+
+    MISS = 0
+    HIT = 1
+    PENDING = 2
+    RETRY = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A transfer ended. ``arrived``: of a load, the keys that did; None = all if ``success``."""
+
+    job: int
+    success: bool
+    arrived: frozenset[Key] | None = None
+
+
+class SecondaryTier(Protocol):
+    """A tier that host memory is filled from and written down to.
+
+    ``request`` names a request of this pool; it is unique for the life of the pool. No call may
+    wait; whatever takes time is submitted and reported by ``poll``.
+    """
+
+    medium: str | None
+    """``storage`` or ``cpu``; None = it does not say."""
+    locality: str | None
+    """``local`` or ``remote``; None = it does not say."""
+    request_level: bool
+    """Whether it wants all chunks of a request, also those that were there before."""
+
+    def lookup(self, request: int, key: Key) -> Verdict:
+        """Say whether a key is here; never ``PENDING``."""
+
+    def submit_store(self, job: int, request: int, keys: Sequence[Key], slots: Slots) -> None:
+        """Begin to write chunks down; their slots stay until the job is reported."""
+
+    def submit_load(self, job: int, request: int, keys: Sequence[Key], slots: Slots) -> None:
+        """Begin to fill slots."""
+
+    def poll(self) -> Sequence[Finished]:
+        """Return the jobs that ended since the last call."""
+
+    def finish(self, request: int) -> None:
+        """No more of a request will be stored or looked up."""
