@@ -54,8 +54,10 @@ class Decisions:
         in doubt: that session ends and its engine recomputes and comes back, the others go on.
         """
         seq = getattr(message, "seq", -1)
+        name = type(message).__name__
         try:
-            self._answer(session, message)
+            with session.stats.metrics.answers.labels(name).time():
+                self._answer(session, message)
         except (WireError, NotReadyError, UnexpectedLoadError) as error:
             session.stats.metrics.refused.labels("protocol").inc()
             _log.warning("message refused", session=session.number, error=str(error))
@@ -63,9 +65,7 @@ class Decisions:
                 session.scheduler.send(Refused(seq=seq, code="protocol", message=str(error)))
         except Exception:  # noqa: BLE001 - one engine's fault must not end the others
             session.stats.metrics.refused.labels("internal").inc()
-            _log.exception(
-                "the scheduler failed", session=session.number, message=type(message).__name__
-            )
+            _log.exception("the scheduler failed", session=session.number, message=name)
             session.refuse_and_end(
                 "internal", "the agent's scheduler failed, reconnect; the agent's log has details"
             )
