@@ -111,7 +111,10 @@ class Runtime:
         self._metrics = metrics
         self._client = client
         self._heartbeat = Heartbeat()
-        self._queue: WorkQueue[Key] = WorkQueue(clock=asyncio.get_running_loop().time)
+        self._queue: WorkQueue[Key] = WorkQueue(
+            clock=asyncio.get_running_loop().time,
+            added=metrics.queue_adds.labels(QUEUE_NAME).inc,
+        )
         self._world = World(
             enqueue=lambda key, lane: self._queue.add(key, lane=lane),
             node_selector=options.node_selector,
@@ -197,7 +200,10 @@ class Runtime:
 
     def _refresh(self) -> None:
         self._metrics.queue_depth.labels(QUEUE_NAME).set(self._queue.core.depth)
-        self._metrics.queue_adds.labels(QUEUE_NAME).set(self._queue.adds)
+        now = asyncio.get_running_loop().time()
+        running = [now - since for since in self._queue.core.processing()]
+        self._metrics.unfinished.labels(QUEUE_NAME).set(sum(running))
+        self._metrics.longest.labels(QUEUE_NAME).set(max(running, default=0.0))
         self._caches.refresh_metrics()
 
 

@@ -54,7 +54,19 @@ class Metrics:
             registry=registry,
         )
         self.queue_depth = Gauge("workqueue_depth", "Keys that wait", ["name"], registry=registry)
-        self.queue_adds = Gauge("workqueue_adds_total", "Keys added", ["name"], registry=registry)
+        self.queue_adds = Counter("workqueue_adds_total", "Keys added", ["name"], registry=registry)
+        self.unfinished = Gauge(
+            "workqueue_unfinished_work_seconds",
+            "For how long the keys in process have been so, summed up",
+            ["name"],
+            registry=registry,
+        )
+        self.longest = Gauge(
+            "workqueue_longest_running_processor_seconds",
+            "For how long the longest of them has been in process",
+            ["name"],
+            registry=registry,
+        )
         self.queue_retries = Counter(
             "workqueue_retries_total",
             "Keys that failed and wait again",

@@ -147,15 +147,17 @@ class WorkQueue(Generic[K]):
 
     Args:
         clock: Monotonic seconds, the loop's own.
-        core: The state; a new one by default.
+        added: Called at each add, for metrics.
     """
 
-    def __init__(self, *, clock: Callable[[], float], core: QueueCore[K] | None = None) -> None:
-        self.core: QueueCore[K] = core or QueueCore()
+    def __init__(
+        self, *, clock: Callable[[], float], added: Callable[[], None] = lambda: None
+    ) -> None:
+        self.core: QueueCore[K] = QueueCore()
+        self._added = added
         self._clock = clock
         self._changed = asyncio.Event()
         self._open = False
-        self.adds = 0
 
     def open(self) -> None:
         """Let workers have keys."""
@@ -164,7 +166,7 @@ class WorkQueue(Generic[K]):
 
     def add(self, key: K, *, lane: Lane = Lane.CHANGE) -> None:
         """Add a key now."""
-        self.adds += 1
+        self._added()
         self.core.add(key, now=self._clock(), lane=lane)
         self._changed.set()
 

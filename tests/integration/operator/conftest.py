@@ -257,3 +257,14 @@ def cluster(
     """Give a namespace and a node under a running operator, without any cluster policy."""
     yield Cluster(plane=control_plane, namespace=namespace, node=node)
     control_plane.kubectl("delete", "ckvop", "--all")
+
+
+def populate(cluster: Cluster) -> None:
+    """Make a pod with a policy of its own and a cluster default, both in force."""
+    uid = cluster.engine("vllm-0")
+    cluster.cluster_policy("default", {"defaults": {"load": {"maxTokens": 100}}})
+    cluster.policy("chat", {"load": {"maxTokens": 50}})
+    cluster.wait_entry(uid, lambda entry: entry.get("load", {}).get("maxTokens") == 50)
+    cluster.acknowledge()
+    cluster.wait_ready("kvop/chat", namespace=cluster.namespace)
+    cluster.wait_ready("ckvop/default")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from typing import Any
 
 import pytest
-from tests.integration.operator.conftest import CLI, Cluster, Operator, Start, wait_for
+from tests.integration.operator.conftest import Cluster, Operator, Start, populate, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -30,16 +29,6 @@ def settled(cluster: Cluster) -> dict[str, str]:
 
     wait_for(still, what="standstill", every_s=1.0)
     return last[0]
-
-
-def populate(cluster: Cluster) -> None:
-    uid = cluster.engine("vllm-0")
-    cluster.cluster_policy("default", {"defaults": {"load": {"maxTokens": 100}}})
-    cluster.policy("chat", {"load": {"maxTokens": 50}})
-    cluster.wait_entry(uid, lambda entry: entry.get("load", {}).get("maxTokens") == 50)
-    cluster.acknowledge()
-    cluster.wait_ready("kvop/chat", namespace=cluster.namespace)
-    cluster.wait_ready("ckvop/default")
 
 
 def test_a_killed_operator_that_returns_writes_nothing_when_nothing_changed(
@@ -113,47 +102,3 @@ def test_idle_nothing_is_written(cluster: Cluster) -> None:
     time.sleep(5)
 
     assert versions(cluster) == before
-
-
-def test_explain_names_the_source_of_each_field(cluster: Cluster) -> None:
-    populate(cluster)
-    done = cluster.plane.kubectl  # the plug-in uses the same kubeconfig as kubectl
-    assert done("get", "pod", "vllm-0", "-n", cluster.namespace).returncode == 0
-    text = run_cli(cluster, "explain", "pod", "vllm-0", "-n", cluster.namespace)
-
-    [line] = [line for line in text.splitlines() if line.startswith("load.maxTokens")]
-    assert line.split() == [
-        "load.maxTokens",
-        "50",
-        f"KVOffloadPolicy/{cluster.namespace}/chat",
-        "-",
-    ]
-    fields = json.loads(
-        run_cli(cluster, "explain", "pod", "vllm-0", "-n", cluster.namespace, "-o", "json")
-    )["fields"]
-    assert len({field["field"] for field in fields}) == len(fields)
-    assert all(field["source"] for field in fields)
-
-
-def test_status_and_nodes_show_what_is_in_force(cluster: Cluster) -> None:
-    populate(cluster)
-
-    assert f"KVOffloadPolicy/{cluster.namespace}/chat" in run_cli(cluster, "status")
-    [row] = [
-        line.split()
-        for line in run_cli(cluster, "nodes").splitlines()
-        if line.startswith(cluster.node)
-    ]
-    assert row[3:] == ["yes", "1", "1"]
-
-
-def run_cli(cluster: Cluster, *arguments: str) -> str:
-    done = subprocess.run(
-        [str(CLI), *arguments, "--kubeconfig", str(cluster.plane.kubeconfig)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
