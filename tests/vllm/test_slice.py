@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.vllm.agent import Agent
-from tests.vllm.engine import Engine, Output
+from tests.vllm.engine import START_DEADLINE_SECONDS, Engine, Output
 from tests.vllm.install import environment_python
 from tests.vllm.model import VOCABULARY, write_model
 
@@ -24,6 +24,9 @@ SETTLE_DEADLINE_SECONDS = 20.0
 # Both cores of a small machine may be taken: this tests decisions, not latency.
 HOOK_DEADLINE_MS = 500
 OUTAGE = "no node agent at"
+
+# The first test's time includes the start of the engines, which has a deadline of its own.
+pytestmark = pytest.mark.timeout(START_DEADLINE_SECONDS + 300)
 
 
 @pytest.fixture(scope="module")
