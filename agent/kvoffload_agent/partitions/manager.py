@@ -112,6 +112,11 @@ class PartitionManager:
         partition.admit()
         self.wake()
 
+    def admit(self, partition: Partition) -> None:
+        """Put rows into use that the engines have mapped, and look whether more is wanted."""
+        if partition.admit():
+            self.consider(partition)
+
     def consider(self, partition: Partition) -> None:
         """Wake the grower if this partition wants more; called after decisions that store."""
         if partition.wants_more(now=self._clock(), budget=self._budget()):
@@ -125,7 +130,9 @@ class PartitionManager:
         """Grow partitions one at a time, until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), LOOK_SECONDS)
+                # Not wait_for: in Python 3.11 it swallows a cancellation that comes with the event.
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._wake.wait()
             self._wake.clear()
             self._close_excess()
             for partition in self.partitions:
@@ -167,7 +174,7 @@ class PartitionManager:
         partition.pending.append(outcome)
         for member in list(partition.members):
             member.send_map(outcome)
-        partition.admit()
+        self.admit(partition)
 
     def _allowed(self, partition: Partition) -> int:
         """Return the bytes that this partition may still take under policy."""

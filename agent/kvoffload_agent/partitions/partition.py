@@ -17,6 +17,8 @@ SEGMENT_BYTES: Final = 64 * MIB
 # thousands; a rank registers at most so much in one call (``datapath.md`` section 7).
 GROWTH_SHARE: Final = 8
 MAX_SEGMENT_BYTES: Final = 4 * GIB
+# One slot in so many is kept free while the budget allows.
+FREE_SHARE: Final = 4
 # A segment of large rows holds at least a few, if the budget allows.
 MIN_ROWS: Final = 8
 
@@ -168,8 +170,13 @@ class Partition:
         return rows * size
 
     def wants_more(self, *, now: float, budget: int) -> bool:
-        """Whether free slots fall below half a segment and nothing is on its way."""
+        """Whether free slots run low and nothing is on its way.
+
+        A segment needs some tens of milliseconds to be had, in which an engine stores many chunks;
+        without a free slot each of them evicts one that could have stayed. So a whole segment is
+        kept free, and in a large partition a share of it, as long as the budget has it.
+        """
         if not self.members or self.pending or now < self.retry_at:
             return False
-        half = self.segment_bytes(budget=budget) // self.geometry.row_bytes // 2
-        return not self.rows or self.pool.free_slots <= half
+        segment = self.segment_bytes(budget=budget) // self.geometry.row_bytes
+        return not self.rows or self.pool.free_slots < max(segment, len(self.space) // FREE_SHARE)

@@ -148,7 +148,7 @@ class Session:
                 self.completed(worker.rank, done=message.done, failed=message.failed)
             case Mapped():
                 worker.acknowledge(message.segments)
-                registration.partition.admit()
+                self._manager.admit(registration.partition)
             case Unmapped():
                 worker.unmapped(message.segments)
 
