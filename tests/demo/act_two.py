@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 from tests.cluster.controlplane import ControlPlane
+from tests.demo.act_one import SIZES
 from tests.demo.engines import EngineRun, RunningEngine, follow, start_engine
 from tests.demo.table import Figures, total
 from tests.demo.verdict import Check, checks_of_bytes
@@ -20,8 +21,8 @@ DEADLINE_SECONDS = 300.0
 # Each is a value that vLLM reads as "no cap".
 INVALID_VALUES = ("8", -1, True)
 
-DEFAULT_CAP = 8192
-TENANT_CAP = 1024
+DEFAULT_CAP = 2048
+TENANT_CAP = 256
 DEFAULT_POLICY = f"""\
     apiVersion: kvoffload.io/v1alpha1
     kind: ClusterKVOffloadPolicy
@@ -188,7 +189,7 @@ def start_engines(
             requests=requests,
             shard=(number, len(names)),
             token=tokens[name],
-            arguments=arguments,
+            arguments=[*SIZES, *arguments],
         )
         engines[name] = start_engine(run, directory=installation.directory)
         installation.processes.append(engines[name].process)

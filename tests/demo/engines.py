@@ -100,11 +100,13 @@ def follow(
                 next_line = time.monotonic() + LINE_SECONDS
                 console.print(summary_line(all_of_them))
             if ended:
-                return figures
+                break
             each_frame(all_of_them)
             if time.monotonic() > until:
                 raise TimeoutError(f"the engines did not end within {deadline_seconds:.0f} s")
             time.sleep(FRAME_SECONDS)
+    console.print()
+    return figures
 
 
 def summary_line(figures: Figures) -> str:
