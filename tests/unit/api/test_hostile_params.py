@@ -60,7 +60,22 @@ _anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_keys, inner, max_size=3),
     max_leaves=6,
 )
-_params = _anything | st.dictionaries(st.sampled_from(NAMES), _anything, min_size=1)
+_matchers = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "medium": st.sampled_from(["cpu", "STORAGE"]),
+            "locality": st.sampled_from(["Local", "remote"]),
+        },
+    )
+    | _anything,
+    max_size=3,
+)
+_params = (
+    _anything
+    | st.fixed_dictionaries({"kv_load_tiers": _matchers})
+    | st.dictionaries(st.sampled_from(NAMES), _anything, min_size=1)
+)
 
 
 def received(params: Any) -> Any:
@@ -89,12 +104,12 @@ def test_whatever_arrives_only_narrows(policy: Effective, params: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(value=_anything)
-def test_only_integers_and_lists_change_anything(name: str, value: Any) -> None:
+def test_only_whole_numbers_and_lists_change_anything(name: str, value: Any) -> None:
     policy = POLICIES["caps and tiers"]
     found = tighten(policy, received({name: value}))
 
-    of_the_type = isinstance(value, list) if name == "kv_load_tiers" else type(value) is int
-    if not of_the_type:
+    is_cap = type(value) is int and value >= 0
+    if not (isinstance(value, list) if name == "kv_load_tiers" else is_cap):
         assert found.effective == policy
         assert [item.field for item in found.invalid] == ([] if value is None else [name])
 
@@ -108,6 +123,13 @@ def test_a_valid_cap_is_the_lower_of_both(load: int, store: int) -> None:
     assert found.effective.load.max_tokens == min(load, 8192)
     assert found.effective.store.max_tokens == min(store, 4096)
     assert found.invalid == ()
+
+
+@given(_params)
+def test_where_requests_are_ignored_none_changes_anything(params: Any) -> None:
+    policy = resolution.compile(policies(namespaced(requestOverride="Ignore")), pod(), NODE)
+
+    assert tighten(policy, received(params)).effective == policy
 
 
 @given(_params)

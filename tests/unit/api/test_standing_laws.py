@@ -85,6 +85,7 @@ def test_a_policy_in_conflict_never_has_a_pod_that_its_rival_could_have(
         assert found[key].accepted is Reason.CONFLICTED
         assert rival in found[key].accepted_message
         assert found[key].pods == ()
+        assert Mode.DRY_RUN not in {by_key[key].spec.mode, by_key[rival].spec.mode}
         assert by_key[rival].rank < by_key[key].rank
         assert by_key[rival].spec.priority == by_key[key].spec.priority
         assert rival not in conflicts(policies)
