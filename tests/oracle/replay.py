@@ -249,14 +249,14 @@ class Replay:
         return {}
 
     def _events(self, op: Json) -> Json:
-        events = [
-            {
-                "stored" if event.stored else "removed": [
-                    self.names.name_of(key) for key in event.keys
-                ]
-            }
-            for event in self.pool.take_events()
-        ]
+        events = []
+        for event in self.pool.take_events():
+            names = [self.names.name_of(key) for key in event.keys]
+            if event.stored:
+                # Recorded from a set, in the order of keys.
+                events.append({"stored": sorted(names, key=_by_number)})
+            else:
+                events.append({"removed": names})
         return {"events": events}
 
     def _state(self, op: Json | None = None) -> Json:
@@ -337,3 +337,9 @@ def _engine_config(config: Json) -> SchedulerConfig:
         enable_prefix_caching=config.get("enable_prefix_caching", True),
         retention_interval=config.get("retention_interval"),
     )
+
+
+def _by_number(name: str) -> tuple[int, str, int]:
+    group, value = name.split(":")
+    digits = value.lstrip("t")
+    return int(group), value[: len(value) - len(digits)], int(digits)

@@ -47,6 +47,9 @@ class RecordedTier:
 
     def submit_store(self, job: int, request: int, keys: Sequence[Key], slots: Slots) -> None:
         """Begin a store."""
+        if self._auto:
+            # Such a tier is done at once; only the report waits for the next poll.
+            self.keys.update(keys)
         self._begin("submit_store", job, keys, load=False)
 
     def submit_load(self, job: int, request: int, keys: Sequence[Key], slots: Slots) -> None:
@@ -64,6 +67,10 @@ class RecordedTier:
         finished, self._finished = self._finished, []
         return finished
 
+    def drain(self) -> None:
+        """End everything: the recorded engine waits for its tiers at a reset."""
+        self.end(None, success=True, arrived=None)
+
     def finish(self, request: int) -> None:
         """Nothing to forget."""
 
@@ -74,8 +81,6 @@ class RecordedTier:
         came = None if arrived is None else frozenset(arrived)
         for job in list(self._running) if jobs is None else jobs:
             load, keys = self._running.pop(job)
-            if not load and success:
-                self.keys.update(keys)
-            elif not load and came:
-                self.keys.update(key for key in keys if key in came)
+            if not load:
+                self.keys.update(keys if success else came or ())
             self._finished.append(Finished(job=job, success=success, arrived=came))

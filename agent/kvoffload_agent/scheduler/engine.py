@@ -159,8 +159,18 @@ class EngineScheduler:
             slots=np.concatenate([load.slots for load in loads]),
             loading=[(run.group, run.hashes) for run in runs if run.hashes],
         )
+        groups = self.geometry.groups
         sources = split(
-            self.pool, state.pool_request, self.geometry.groups, runs, low=state.local, high=end
+            self.pool,
+            state.pool_request,
+            groups,
+            runs,
+            [
+                load.part.first * group.tokens_per_block
+                for load, group in zip(loads, groups, strict=True)
+            ],
+            low=state.local,
+            high=end,
         )
         return LoadResult(plan=plan, sources=sources)
 

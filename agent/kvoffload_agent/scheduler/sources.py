@@ -15,7 +15,7 @@ from kvoffload_agent.tiers.request import PoolRequest
 from kvoffload_agent.tiers.secondary import SecondaryTier
 
 # From the innermost to the outermost; where ranges overlap the outermost counts.
-LABELS: Final = ("host", "p2p", "disk", "external_unspecified")
+LABELS: Final = ("host", "disk", "external_unspecified")
 _HOST: Final = 0
 _UNKNOWN: Final = len(LABELS) - 1
 
@@ -25,31 +25,33 @@ def split(
     request: PoolRequest,
     groups: Sequence[Group],
     runs: Sequence[KeyRun],
+    starts: Sequence[int],
     *,
     low: int,
     high: int,
 ) -> dict[str, int]:
     """Return tokens of ``[low, high)`` by label, without zeros.
 
-    A recurrent state stands for its whole prefix, an attention key for its own tokens. What no key
-    covers is history that no layer needs: nobody says where it came from.
+    A recurrent state stands for its whole prefix, an attention key for its own tokens as far as
+    they are loaded: ``starts`` has the first token of each group. What no key covers is history
+    that no layer needs: nobody says where it came from.
     """
     if high <= low:
         return {}
     levels = {number: _level(tier) for number, tier in enumerate(pool.below.tiers)}
     edges: list[tuple[int, int, int]] = []
-    for group, run in zip(groups, runs, strict=True):
+    for group, run, first in zip(groups, runs, starts, strict=True):
         if not run.hashes or run.positions is None:
             continue
         recurrent = group.kind is GroupKind.MAMBA
         if not request.origins:
-            start = low if recurrent else _start(group, run.positions[0])
-            edges.append((start, run.positions[-1], _HOST))
+            edges.append((low if recurrent else first, run.positions[-1], _HOST))
             continue
         for key, end in zip(run.hashes, run.positions, strict=True):
             origin = request.origins.get((group.number, key))
             level = _HOST if origin is None else levels[origin]
-            edges.append((low if recurrent else _start(group, end), end, level))
+            start = low if recurrent else max(_start(group, end), first)
+            edges.append((start, end, level))
     return _count(edges, low, high)
 
 
@@ -69,6 +71,4 @@ def _count(edges: list[tuple[int, int, int]], low: int, high: int) -> dict[str, 
 def _level(tier: SecondaryTier) -> int:
     if tier.medium is None:
         return _UNKNOWN
-    if tier.medium == "storage":
-        return LABELS.index("disk")
-    return LABELS.index("p2p") if tier.locality == "remote" else _HOST
+    return LABELS.index("disk") if tier.medium == "storage" else _HOST

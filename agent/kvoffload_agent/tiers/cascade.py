@@ -69,8 +69,14 @@ class Below:
                 answer = verdict
         return answer
 
-    def submit_promotions(self) -> None:
-        """Begin the promotions found in this step, one job for each (tier, request)."""
+    def end_step(self) -> None:
+        """A step is built: begin promotions found during it, and look at what is parked."""
+        self._submit_promotions()
+        for request in list(self._parked):
+            self._retry(request)
+
+    def _submit_promotions(self) -> None:
+        """Begin promotions, one job for each (tier, request)."""
         promotions, self._promotions = self._promotions, {}
         for (number, request), items in promotions.items():
             keys = [key for key, _ in items]
@@ -119,12 +125,10 @@ class Below:
     # --- finished transfers --------------------------------------------------------------------
 
     def absorb(self) -> None:
-        """Take in what tiers finished, then look again at what is parked."""
+        """Take in what tiers finished."""
         for tier in self.tiers:
             for finished in tier.poll():
                 self._absorb(finished)
-        for request in list(self._parked):
-            self._retry(request)
 
     def _absorb(self, finished: Finished) -> None:
         job = self._jobs.pop(finished.job, None)
@@ -170,6 +174,12 @@ class Below:
         if not request.parked:
             del self._parked[request]
             self.settle(request)
+
+    def drain(self) -> None:
+        """End what can be ended at once; the rest keeps its slots until it is reported."""
+        for tier in self.tiers:
+            tier.drain()
+        self.absorb()
 
     def reset(self) -> None:
         """Every chunk is gone."""

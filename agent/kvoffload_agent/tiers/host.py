@@ -38,10 +38,11 @@ class HostConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Keys that became readable (``stored``) or are no longer there."""
+    """Keys that became readable (``stored``) or are no longer there; ``failed``: never were."""
 
     stored: bool
     keys: Sequence[Key]
+    failed: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,8 +165,11 @@ class HostTier:
         self._release_forgotten(slots)
         slots = slots[self.table.keyed[slots]]
         if len(slots):
+            keys = self.keys(slots)
             self.policy.drop(slots)
             self._unmap(slots)
+            if self._events is not None:
+                self._events.append(Event(stored=False, keys=keys, failed=True))
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -211,7 +215,14 @@ class HostTier:
         if self._events is None:
             return []
         events, self._events = self._events, []
-        return events
+        return [event for event in map(self._still_true, events) if event.keys]
+
+    def _still_true(self, event: Event) -> Event:
+        """Leave out failed keys that somebody stores anew: they must not look removed."""
+        if not event.failed:
+            return event
+        gone = [key for key in event.keys if self.index.find(key[0], [key[1]])[0] < 0]
+        return Event(stored=False, keys=gone, failed=True)
 
     def _remove(self, slots: Slots, *, evicted: bool) -> list[Key]:
         keys = self.keys(slots)

@@ -13,7 +13,7 @@ from kvoffload_agent.tiers.host import Event, Grant, HostConfig, HostTier
 from kvoffload_agent.tiers.policy.base import KeyRun
 from kvoffload_agent.tiers.request import PoolRequest
 from kvoffload_agent.tiers.secondary import SecondaryTier, Verdict
-from kvoffload_agent.tiers.slots import READY, Slots
+from kvoffload_agent.tiers.slots import READY, WRITING, Slots
 
 Key = tuple[int, bytes]
 
@@ -183,7 +183,7 @@ class PartitionPool:
         if not client.absorbed:
             self.absorb(client)
         client.absorbed = False
-        self.below.submit_promotions()
+        self.below.end_step()
 
     def reset(self, client: Client, *, own: Slots) -> None:
         """Forget every chunk.
@@ -192,10 +192,12 @@ class PartitionPool:
         flushed by the engine before anything else touches the slots. Those that other engines or
         tiers use are freed when they have done.
         """
-        held = self.host.table.refs.copy()
-        np.subtract.at(held, own[held[own] > READY], 1)
-        held[own[held[own] < READY]] = READY
-        self.host.reset(held=np.flatnonzero(held[: self.host.table.count] > READY))
+        self.below.drain()
+        refs = self.host.table.refs.copy()
+        np.subtract.at(refs, own[refs[own] > READY], 1)
+        refs[own[refs[own] == WRITING]] = READY
+        used = (refs > READY) | (refs == WRITING)
+        self.host.reset(held=np.flatnonzero(used[: self.host.table.count]))
         self.below.reset()
         client.leases.clear()
 

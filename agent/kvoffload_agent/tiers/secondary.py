@@ -56,5 +56,11 @@ class SecondaryTier(Protocol):
     def poll(self) -> Sequence[Finished]:
         """Return the jobs that ended since the last call."""
 
+    def drain(self) -> None:
+        """Host memory is about to forget everything: end what can be ended without waiting.
+
+        The next ``poll`` reports it. What goes on keeps its slots until it is reported.
+        """
+
     def finish(self, request: int) -> None:
         """No more of a request will be stored or looked up."""

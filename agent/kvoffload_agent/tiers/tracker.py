@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from kvoffload_agent.tiers.policy.base import KeyRun
 
 Key = tuple[int, bytes]
@@ -17,23 +19,30 @@ class OfferTracker:
 
     def count(self, runs: list[KeyRun]) -> list[list[bool]]:
         """Count one offer; return for each key of each run whether it was offered enough."""
-        offered = {(run.group, key) for run in runs for key in run.hashes}
+        counts = self.counts
+        offered = [(run.group, key) for run in runs for key in run.hashes]
+        new = []
+        for key in offered:
+            seen = counts.pop(key, 0)
+            if seen:
+                counts[key] = seen + 1
+            else:
+                new.append(key)
+        self._insert(new, known=len(offered) - len(new))
         return [
-            [self._count((run.group, key), offered) >= self.threshold for key in run.hashes]
+            [counts.get((run.group, key), 0) >= self.threshold for key in run.hashes]
             for run in runs
         ]
 
-    def _count(self, key: Key, offered: set[Key]) -> int:
-        counts = self.counts
-        seen = counts.pop(key, 0) + 1
-        if seen == 1 and len(counts) >= self._size:
-            oldest = next((old for old in counts if old not in offered), None)
-            if oldest is None:
-                return 0
-            del counts[oldest]
-        counts[key] = seen
-        return seen
+    def _insert(self, new: list[Key], *, known: int) -> None:
+        """Insert keys; those that were there before this offer make room, the oldest first.
 
-    def clear(self) -> None:
-        """Forget every count."""
-        self.counts = {}
+        ``known``: keys of this offer that are there already, as the most recent ones.
+        """
+        counts = self.counts
+        new = new[: max(self._size - known, 0)]
+        excess = len(counts) + len(new) - self._size
+        if excess > 0:
+            for key in list(islice(counts, excess)):
+                del counts[key]
+        counts.update(dict.fromkeys(new, 1))

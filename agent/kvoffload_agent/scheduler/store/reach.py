@@ -32,11 +32,15 @@ class Reach:
 
     def _keeps_all(self) -> bool:
         group = self._group
+        if not self._alignment:
+            return True
         if group.kind is GroupKind.MAMBA:
-            masked = self._retention is not None
-        else:
-            masked = group.kind is GroupKind.SLIDING_WINDOW
-        if not masked or not self._alignment or self._alignment % group.tokens_per_block:
+            if self._retention is None:
+                return True
+        elif (
+            group.kind is not GroupKind.SLIDING_WINDOW
+            or self._alignment % group.tokens_per_block
+        ):
             return True
         return self._retention != 0 and self._need >= self._segment
 

@@ -28,6 +28,7 @@ class StoreWriter:
         self._client = client
         self._jobs = jobs
         self._selector = Selector(geometry)
+        self._given: set[int] = set()
 
     # --- block tables ------------------------------------------------------------------------
 
@@ -42,6 +43,7 @@ class StoreWriter:
                 given.update(np.asarray(table).tolist())
         given.update(target for _, target in step.copies)
         given.discard(0)
+        self._given = given
         if given:
             self._jobs.flush(self._jobs.fences.crossed(given))
             if self._geometry.windowed:
@@ -75,7 +77,15 @@ class StoreWriter:
         for handle in step.finished:
             state = requests.get(handle)
             if state is not None and not state.closed:
-                plans += self._chunks(state, state.tokens_at_end)
+                plans += self._last_chunks(state)
+        return plans
+
+    def _last_chunks(self, state: RequestState) -> list[CopyPlan]:
+        """Store what a finished request has left; others may own its blocks from this step on."""
+        plans = self._chunks(state, state.tokens_at_end)
+        for plan in plans:
+            if not self._given.isdisjoint(plan.blocks.tolist()):
+                self._jobs.flush([plan.job])
         return plans
 
     def _handoffs(self, step: StepInput, requests: Requests) -> list[CopyPlan]:

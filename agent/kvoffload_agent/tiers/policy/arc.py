@@ -34,17 +34,23 @@ class AdaptiveReplacement:
     def observe(self, scratch: Scratch, run: KeyRun, slots: Slots, seen: Mask) -> None:
         """Remember keys and, where a ghost says that one left too early, move the target."""
         scratch.enter(self._epoch)
-        new = scratch.add(run, seen)
+        scratch.add(run, seen)
+        missed = scratch.missed.setdefault(run.group, set())
         reused = scratch.reused.setdefault(run.group, set())
+        own = scratch.inserted.get(run.group, ())
         for at in np.flatnonzero(seen).tolist()[::-1]:
+            key = run.hashes[at]
             if slots[at] >= 0:
-                reused.add(run.hashes[at])
-            elif new[at]:
-                self._ghost_hit((run.group, run.hashes[at]))
+                if key not in own:
+                    reused.add(key)
+            elif key not in missed:
+                missed.add(key)
+                self._ghost_hit((run.group, key))
 
     def insert(self, scratch: Scratch, run: KeyRun, slots: Slots) -> None:
         """Put new chunks at the recent end of T1."""
         scratch.enter(self._epoch)
+        scratch.inserted.setdefault(run.group, set()).update(run.hashes)
         self.recent.update(dict.fromkeys(slots.tolist()))
         for key in run.hashes:
             self.recent_ghosts.pop((run.group, key), None)
@@ -99,7 +105,7 @@ class AdaptiveReplacement:
         scratch.enter(self._epoch)
         for slot, key in zip(slots.tolist()[::-1], list(run.hashes)[::-1], strict=True):
             if slot >= 0:
-                self._use(slot, reused=True)
+                self._use(slot, reused=self._table.refs[slot] != WRITING)
             else:
                 self._ghost_hit((run.group, key))
 
@@ -126,7 +132,7 @@ class AdaptiveReplacement:
             self.frequent[slot] = None
             return
         del self.recent[slot]
-        if reused and self._table.refs[slot] != WRITING:
+        if reused:
             self.frequent[slot] = None
         else:
             self.recent[slot] = None

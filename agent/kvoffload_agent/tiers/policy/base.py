@@ -31,14 +31,17 @@ class Scratch:
 
     ``rank``: the request's own place in the eviction order, None before its first insertion or
     observation. ``observed``: per group hash → position (-1 = not known), in order of
-    observation. ``reused``: per group, keys that were ready when observed. ``epoch``: the reset
-    before which nothing counts.
+    observation. ``inserted``: per group, keys that this request brought in. ``reused``: keys that it
+    found ready and had not brought in itself. ``missed``: keys that it offered and that were absent.
+    ``epoch``: the reset before which nothing counts.
     """
 
     epoch: int = 0
     rank: int | None = None
     observed: dict[int, dict[bytes, int]] = field(default_factory=dict)
+    inserted: dict[int, set[bytes]] = field(default_factory=dict)
     reused: dict[int, set[bytes]] = field(default_factory=dict)
+    missed: dict[int, set[bytes]] = field(default_factory=dict)
 
     def enter(self, epoch: int) -> None:
         """Forget what was before a reset."""
@@ -46,7 +49,9 @@ class Scratch:
             self.epoch = epoch
             self.rank = None
             self.observed = {}
+            self.inserted = {}
             self.reused = {}
+            self.missed = {}
 
     def add(self, run: KeyRun, seen: Mask) -> Mask:
         """Remember keys as observed; return which of those ``seen`` are so for the first time."""
