@@ -129,7 +129,7 @@ class EngineScheduler:
         state = self.requests[handle]
         tables = [np.asarray(table, dtype=np.int64) for table in blocks]
         for table in tables:
-            self._allocated.update(table[table > 0].tolist())
+            self._allocated.update(np.abs(table).tolist())
         if external_tokens <= 0:
             self.client.leases.pop(handle, None)
             return LoadResult(plan=None)

@@ -175,11 +175,16 @@ class Below:
             del self._parked[request]
             self.settle(request)
 
-    def drain(self) -> None:
-        """End what can be ended at once; the rest keeps its slots until it is reported."""
+    def drain(self) -> Slots:
+        """End what can be ended at once; the rest keeps its slots until it is reported.
+
+        Returns the slots of promotions that have not begun, for their caller to free.
+        """
         for tier in self.tiers:
             tier.drain()
         self.absorb()
+        waiting = [slot for items in self._promotions.values() for _, slot in items]
+        return np.array(waiting, dtype=np.int64)
 
     def reset(self) -> None:
         """Every chunk is gone."""

@@ -192,7 +192,7 @@ class PartitionPool:
         flushed by the engine before anything else touches the slots. Those that other engines or
         tiers use are freed when they have done.
         """
-        self.below.drain()
+        own = np.concatenate([own, self.below.drain()])
         refs = self.host.table.refs.copy()
         np.subtract.at(refs, own[refs[own] > READY], 1)
         refs[own[refs[own] == WRITING]] = READY

@@ -114,8 +114,12 @@ class AdaptiveReplacement:
         scratch.enter(self._epoch)
         slots, keys = scratch.last_to_first(self._find)
         for slot, (group, key) in zip(slots.tolist(), keys, strict=True):
-            if slot >= 0:
-                self._use(slot, reused=key in scratch.reused.get(group, ()))
+            if slot < 0:
+                continue
+            if key in scratch.reused.get(group, ()):
+                self._use(slot, reused=True)
+            elif key in scratch.inserted.get(group, ()):
+                self._use(slot, reused=False)
 
     def reset(self) -> None:
         """Forget chunks, ghosts, target and observations."""
