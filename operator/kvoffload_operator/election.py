@@ -116,5 +116,11 @@ class Elector:
         return self.leading and now - self._renewed_at >= self.renew_deadline
 
     def remaining(self, *, now: float) -> float:
-        """Return the seconds until the renew deadline, 0 if it has passed."""
-        return max(0.0, self._renewed_at + self.renew_deadline - now)
+        """Return the seconds until the next moment at which time alone changes the intent.
+
+        For a leader that is the renew deadline, for a follower the end of the lease if nobody
+        renews it; 0 if it has passed.
+        """
+        if self.leading:
+            return max(0.0, self._renewed_at + self.renew_deadline - now)
+        return max(0.0, self._seen_at + self.lease_duration - now)

@@ -72,9 +72,10 @@ class LeaseHolder:
         while True:
             await self._step()
             wait = RETRY_PERIOD_S * rng.uniform(1.0, JITTER_FACTOR)
-            if self._elector.leading:
-                wait = min(wait, self._elector.remaining(now=self._clock()))
-            await asyncio.sleep(wait)
+            remaining = self._elector.remaining(now=self._clock())
+            # Once that moment has passed, only the usual pace is left: a server that is away
+            # must not be asked without pause.
+            await asyncio.sleep(min(wait, remaining) if remaining > 0.0 else wait)
 
     async def release(self) -> None:
         """Give the lease back, so that the next replica need not wait; errors are only logged."""

@@ -70,6 +70,21 @@ def test_a_leader_whose_lease_is_another_s_or_gone_has_lost() -> None:
         assert elector.observe(seen, now=1.0) is Intent.LOST
 
 
+def test_a_follower_looks_again_at_the_very_end_of_the_lease() -> None:
+    elector = Elector(identity="me")
+    elector.observe(record(), now=100.0)
+
+    assert elector.remaining(now=101.0) == LEASE_DURATION_S - 1.0
+    assert elector.remaining(now=200.0) == 0.0
+
+
+def test_a_leader_looks_again_at_its_renew_deadline() -> None:
+    elector = Elector(identity="me")
+    elector.wrote(record(holder="me"), sent_at=100.0)
+
+    assert elector.remaining(now=101.0) == RENEW_DEADLINE_S - 1.0
+
+
 def test_a_renew_deadline_that_is_not_below_the_lease_duration_is_refused() -> None:
     with pytest.raises(ValueError, match="renew_deadline"):
         Elector(identity="me", lease_duration=10.0, renew_deadline=10.0)
