@@ -31,6 +31,8 @@ MAX_UNSENT_BYTES: Final = 128 * 1024 * 1024
 RETRY_SECONDS: Final = 0.002
 # How long a last reply may wait for a peer that does not read.
 LINGER_SECONDS: Final = 2.0
+# Where bytes of a peer go that was asked to leave.
+DROP_BUFFER_BYTES: Final = 4096
 
 _log = structlog.get_logger(__name__)
 
@@ -58,6 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(READ_BUFFER_BYTES)
         self._filled = 0
+        self._dropped = bytearray(0)
         self._paused = False
         self._delivering = False
         self._unsent: deque[tuple[bytes, tuple[int, ...]]] = deque()
@@ -65,6 +68,8 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = True
         self.trusted = False
         """Set once the peer is identified: until then only a hello's size is accepted."""
+        self.holds_memory = False
+        """Set once segments were handed out: then only the peer's own end tells that it left."""
         self.closing = False
         self.name = "unidentified"
         """For log lines: who this is."""
@@ -81,10 +86,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Return where the next bytes go; never empty, since a full buffer was made larger."""
+        if self.closing:
+            return memoryview(self._dropped)
         return memoryview(self._buffer)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Deliver what is complete now."""
+        """Deliver what is complete now; of a peer that was asked to leave nothing is taken."""
+        if self.closing:
+            return
         self._filled += nbytes
         self._deliver()
 
@@ -224,15 +233,32 @@ class Connection(asyncio.BufferedProtocol):
     # --- ending ----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close after what the transport already took is sent."""
-        if self._transport is not None and not self.closing:
-            self._transport.close()
-            asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
-        self.closing = True
+        """Take no more from the peer and close, after what the transport already took is sent.
 
-    def ask_to_leave(self) -> None:
-        """Send end-of-file only: the peer unmaps, then closes its end, which is then seen here."""
+        A peer that holds memory is asked to leave instead: closing our end would hide when it is
+        gone, and until then it may be copying.
+        """
         if self.closing or self._transport is None:
             return
+        self.closing = True
+        if self.holds_memory:
+            self._ask_to_leave()
+            return
+        self._transport.close()
+        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
+
+    def abandon(self) -> None:
+        """Close whatever the peer holds: the agent ends, and the kernel keeps what is mapped."""
+        self.closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _ask_to_leave(self) -> None:
+        """Send end-of-file: the peer unmaps, then closes its end, which is then seen here."""
+        assert self._transport is not None
+        self._unsent.clear()
+        self._buffer = bytearray()
+        self._dropped = bytearray(DROP_BUFFER_BYTES)
+        self._transport.resume_reading()
         with contextlib.suppress(OSError, RuntimeError):
             self._transport.write_eof()

@@ -88,7 +88,7 @@ class Hub:
     def close_all(self) -> None:
         """Close every connection, at the end of the agent."""
         for connection in list(self._peers):
-            connection.close()
+            connection.abandon()
 
     def follow_policy(self) -> None:
         """Let every session take a changed configuration at once, not at its next question."""

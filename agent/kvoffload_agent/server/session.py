@@ -98,7 +98,9 @@ class Session:
         return all(worker.has_mapped(row) for worker in self.workers.values())
 
     def send_map(self, row: Row) -> None:
-        """Hand a row to every connected worker."""
+        """Hand a row to every connected worker, unless they are to leave."""
+        if self.ending:
+            return
         for worker in self.workers.values():
             worker.send_map(row)
 
@@ -214,7 +216,7 @@ class Session:
         self.scheduler.close()
         for worker in list(self.workers.values()):
             worker.forget()
-            worker.connection.ask_to_leave()
+            worker.connection.close()
         self._release_if_alone()
 
     def refuse_and_end(self, code: str, message: str) -> None:

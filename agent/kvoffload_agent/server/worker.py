@@ -33,6 +33,7 @@ class Worker:
         if segment.id in self._asked or segment.id in self._mapped:
             return
         loop = asyncio.get_running_loop()
+        self.connection.holds_memory = True
         self._asked[segment.id] = loop.call_later(MAP_SECONDS, self._expired)
         self.connection.send(
             Map(segments=[SegmentInfo(segment=segment.id, bytes=segment.bytes)]),
