@@ -36,6 +36,9 @@ class MismatchError(Exception):
     """A result differs from what was recorded."""
 
     def __init__(self, at: int, op: Json, what: str, expected: object, got: object) -> None:
+        self.op = op
+        self.what = what
+        self.got = got
         super().__init__(
             f"op {at} ({op.get('op')} {op.get('id', '')}): {what}:"
             f" expected {expected!r}, got {got!r}"

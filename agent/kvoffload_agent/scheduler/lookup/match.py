@@ -56,11 +56,11 @@ class Matcher:
         if hit is None:
             return _ASK_LATER
         limited_by = self._limited_by(state, hit, max_new)
+        if 0 < hit < state.caps.min_load_tokens:
+            state.tail = hit = 0
+            limited_by = LOAD_MIN_TOKENS
         if not hit:
             return MatchResult(tokens=0, load_async=False, limited_by=limited_by)
-        if hit < state.caps.min_load_tokens:
-            state.tail = 0
-            return MatchResult(tokens=0, load_async=False, limited_by=LOAD_MIN_TOKENS)
         if self._wait_for_loads and self._is_loading(state, computed + hit):
             return _ASK_LATER
         self._lease(state, computed + hit)

@@ -37,10 +37,7 @@ class Reach:
         if group.kind is GroupKind.MAMBA:
             if self._retention is None:
                 return True
-        elif (
-            group.kind is not GroupKind.SLIDING_WINDOW
-            or self._alignment % group.tokens_per_block
-        ):
+        elif group.kind is not GroupKind.SLIDING_WINDOW or self._alignment % group.tokens_per_block:
             return True
         return self._retention != 0 and self._need >= self._segment
 

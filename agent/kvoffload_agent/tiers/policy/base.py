@@ -31,8 +31,8 @@ class Scratch:
 
     ``rank``: the request's own place in the eviction order, None before its first insertion or
     observation. ``observed``: per group hash → position (-1 = not known), in order of
-    observation. ``inserted``: per group, keys that this request brought in. ``reused``: keys that it
-    found ready and had not brought in itself. ``missed``: keys that it offered and that were absent.
+    observation. ``inserted``: per group, keys that this request brought in. ``reused``: those that
+    it found ready and had not brought in itself. ``missed``: those that it offered and were absent.
     ``epoch``: the reset before which nothing counts.
     """
 

@@ -33,10 +33,13 @@ class LeastRecentlyUsed:
         self._ranks = np.concatenate([self._ranks, np.zeros(more, dtype=np.int64)])
 
     def observe(self, scratch: Scratch, run: KeyRun, slots: Slots, seen: Mask) -> None:
-        """Raise the ranks of keys that the request observes for the first time."""
+        """Raise the ranks of keys that the request observes for the first time.
+
+        Without positions nothing is raised until the request ends.
+        """
         own = self._own(scratch)
         mask = scratch.add(run, seen) & (slots >= 0)
-        if not mask.any():
+        if run.positions is None or not mask.any():
             return
         ranks = self._rank_of(own) - _offsets(run)
         at = slots[mask]
