@@ -103,7 +103,7 @@ def _accepted(
         for block in _blocks(nodes, key=key).values()
         for item in block.get("provenance") or ()
         # A value of somebody else that was cut is somebody else's business.
-        if item.get("clampedFrom") and item.get("clampedSource") == source
+        if item.get("clampedFrom") and item.get("clampedSource", "").partition("#")[0] == source
     }
     if clamped:
         return Verdict(status=True, reason=Reason.CLAMPED, message=f"clamped: {names(clamped)}")

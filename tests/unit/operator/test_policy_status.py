@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvoffload_operator.plan import NodePlan, Share
-from kvoffload_operator.policyfacts import PolicyFacts, policy_facts
+from kvoffload_operator.policyfacts import PolicyFacts, cluster_policy_facts, policy_facts
 from kvoffload_operator.reconcile.keys import Key, Kind
 from kvoffload_operator.reconcile.policystatus import OnNode, decide, same, without_counters
 
@@ -170,6 +170,31 @@ def test_a_value_of_ours_that_a_limit_cut_is_told() -> None:
     foreign = {**cut, "clampedSource": "ClusterKVOffloadPolicy/other#defaults"}
     made = status(policy(), {"n1": on_node(block={**BLOCK, "provenance": [foreign]})})
     assert verdict(made, "Accepted") == ("True", "Accepted")
+
+
+def test_a_default_of_a_cluster_policy_that_another_s_limit_cut_is_told_too() -> None:
+    key = Key(kind=Kind.CLUSTER_POLICY, name="base")
+    facts = cluster_policy_facts(
+        {
+            "metadata": {"name": "base", "uid": "u", "generation": 1},
+            "spec": {"defaults": {"load": {"maxTokens": 8}}},
+        }
+    )
+    cut = {
+        "field": "load.maxTokens",
+        "source": "ClusterKVOffloadPolicy/strict#limits",
+        "clampedFrom": "8",
+        "clampedSource": "ClusterKVOffloadPolicy/base#defaults",
+    }
+    plan = NodePlan(
+        spec={"hash": SPEC_HASH},
+        shares={key: Share(entries=frozenset({ENTRY}))},
+        blocks={ENTRY: {**BLOCK, "provenance": [cut]}},
+    )
+    nodes = {"n1": OnNode(plan=plan, live=None)}
+    made = decide(key=key, policy=facts, nodes=nodes, conflict="", now="T1")
+
+    assert verdict(made, "Accepted") == ("True", "Clamped")
 
 
 def test_a_dry_run_is_ready_and_shows_what_it_would_do() -> None:
