@@ -14,6 +14,7 @@ from rich.console import Console
 from tests.cluster.binaries import MissingBinaryError
 from tests.demo import act_one, act_two
 from tests.demo.verdict import Check
+from tests.harness.installation import ROOT
 from tests.harness.processes import NotReadyError, Process
 
 EXAMPLES = """\
@@ -73,7 +74,8 @@ def play(console: Console, directory: Path, arguments: argparse.Namespace) -> li
     if arguments.engine == "vllm":
         from tests.demo import vllm_engine
 
-        return vllm_engine.play(console, directory=directory)
+        set_up("cluster", "vllm")
+        return vllm_engine.play(console, directory=directory, poison=arguments.poison)
     checks: list[Check] = []
     build = start_build(directory) if arguments.act != 1 else None
     try:
@@ -96,6 +98,18 @@ def play(console: Console, directory: Path, arguments: argparse.Namespace) -> li
         if build is not None:
             build.stop()
     return checks
+
+
+def set_up(*features: str) -> None:
+    """Make what the real engine needs, with its progress on the terminal.
+
+    Raises:
+        NotReadyError: it could not be made.
+    """
+    for feature in features:
+        command = [sys.executable, str(ROOT / "tools" / "setup.py"), feature]
+        if subprocess.run(command, check=False).returncode != 0:
+            raise NotReadyError(f"`{' '.join(command)}` failed")
 
 
 def start_build(directory: Path) -> Process:

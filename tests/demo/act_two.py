@@ -31,14 +31,6 @@ DEFAULT_POLICY = f"""\
       defaults: {{load: {{maxTokens: {DEFAULT_CAP}}}}}
       nodeBudget: {{hostMemory: 2Gi}}
     """
-TENANT_POLICY = f"""\
-    apiVersion: kvoffload.io/v1alpha1
-    kind: KVOffloadPolicy
-    metadata: {{name: chat, namespace: {TENANT}}}
-    spec:
-      podSelector: {{matchLabels: {{app: chat}}}}
-      load: {{maxTokens: {TENANT_CAP}}}
-    """
 DEFAULT_SOURCE = "ClusterKVOffloadPolicy/default"
 TENANT_SOURCE = f"KVOffloadPolicy/{TENANT}/chat"
 
@@ -71,6 +63,18 @@ def prepare(console: Console, installation: Installation) -> None:
     installation.start_agent()
 
 
+def tenant_policy(max_tokens: int) -> str:
+    """Return the tenant's policy with this cap."""
+    return f"""\
+    apiVersion: kvoffload.io/v1alpha1
+    kind: KVOffloadPolicy
+    metadata: {{name: chat, namespace: {TENANT}}}
+    spec:
+      podSelector: {{matchLabels: {{app: chat}}}}
+      load: {{maxTokens: {max_tokens}}}
+    """
+
+
 def apply(cluster: ControlPlane, manifest: str) -> None:
     """Do what a user does: kubectl apply, from standard input."""
     cluster.kubectl("apply", "-f", "-", input=textwrap.dedent(manifest))
@@ -91,7 +95,7 @@ def _cap_changes_while_engines_run(
 
     def halfway(figures: Figures) -> None:
         if not before and figures.requests * 2 >= figures.requests_total > 0:
-            apply(cluster, TENANT_POLICY)
+            apply(cluster, tenant_policy(TENANT_CAP))
             before.append(figures)
             news.append(f"kubectl apply: {TENANT_SOURCE} now caps it at {TENANT_CAP}; no restart")
 

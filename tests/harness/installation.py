@@ -41,7 +41,8 @@ class Installation:
         self.processes: list[Process] = []
         self.socket = directory / "run" / "agent.sock"
         self.debug_address = ""
-        self._agent_count = 0
+        self.agent_pid = 0
+        self._starts = 0
 
     def install(self) -> None:
         """Apply CRDs and RBAC, and make the node with the pod that stands for its agent."""
@@ -97,6 +98,7 @@ class Installation:
             name="agent",
         )  # fmt: skip
         self.debug_address = self._listening(process)
+        self.agent_pid = process.popen.pid
         return process
 
     def engine_pod(
@@ -126,8 +128,8 @@ class Installation:
             process.stop()
 
     def _start(self, command: list[str], *, name: str) -> Process:
-        self._agent_count += 1
-        log = self.directory / f"{name}-{self._agent_count}.log"
+        self._starts += 1
+        log = self.directory / f"{name}-{self._starts}.log"
         log.touch()
         process = Process(command, name=name, log=log)
         self.processes.append(process)

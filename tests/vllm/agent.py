@@ -90,20 +90,24 @@ class Agent:
 
     def flip_signs(self) -> int:
         """Negate every float32 in the arena, from outside; twice is as before. Returns bytes."""
-        flipped = 0
-        descriptors = Path(f"/proc/{self.process.popen.pid}/fd")
-        for descriptor in descriptors.iterdir():
-            if not str(descriptor.readlink()).startswith("/memfd:"):
-                continue
-            with descriptor.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
-                values = np.frombuffer(memory, dtype=np.uint32)
-                values ^= SIGN_BIT
-                flipped += values.nbytes
-                del values  # the mapping cannot be closed while an array looks at it
-        return flipped
+        return flip_signs(self.process.popen.pid)
 
     def _write(self, name: str, document: dict[str, object]) -> None:
         """Write a policy file in one step, as an editor that renames does."""
         partial = self.policies / f".{name}.partial"
         partial.write_text(yaml.safe_dump(document))
         partial.rename(self.policies / f"{name}.yaml")
+
+
+def flip_signs(agent_pid: int) -> int:
+    """Negate every float32 in the memory of an agent's segments. Returns bytes."""
+    flipped = 0
+    for descriptor in Path(f"/proc/{agent_pid}/fd").iterdir():
+        if not str(descriptor.readlink()).startswith("/memfd:"):
+            continue
+        with descriptor.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+            values = np.frombuffer(memory, dtype=np.uint32)
+            values ^= SIGN_BIT
+            flipped += values.nbytes
+            del values  # the mapping cannot be closed while an array looks at it
+    return flipped
