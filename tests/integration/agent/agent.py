@@ -103,9 +103,9 @@ class Agent:
         return found
 
     def partition(self) -> dict[str, Any]:
-        """Its only partition."""
-        (found,) = self.state()["partitions"]
-        return dict(found)
+        """The partition of the engine that was here last."""
+        found = self.state()["partitions"]
+        return dict(found[-1])
 
     def _served(self) -> str | None:
         found = re.findall(r'"http": "([^"]+)"', self.log()[self._skip :])

@@ -67,7 +67,7 @@ def test_two_namespaces_get_segments_of_their_own(agent: Agent, connect: Connect
         worker.map_one()
         inodes.append({os.fstat(fd).st_ino for fd in worker.fds})
     assert not inodes[0] & inodes[1]
-    namespaces = {part["namespace"] for part in agent.state()["partitions"]}
+    namespaces = {part["namespace"] for part in agent.state()["partitions"][-2:]}
     assert namespaces == {"team-a", "team-b"}
 
 
@@ -103,14 +103,9 @@ def test_a_fingerprint_that_is_not_the_identitys_hash_is_refused(
     peer = connect()
     peer.hello()
     peer.expect(Welcome)
-    wrong = registration()
-    peer.send(type(wrong)(**{**_fields(wrong), "fingerprint": "0" * 64}))
+    peer.send(registration(peer.identity, fingerprint="0" * 64))
     answer = peer.receive()
     while not isinstance(answer, Refused):
         answer = peer.receive()
     assert (answer.seq, answer.code) == (1, "layout")
     peer.register()
-
-
-def _fields(message: object) -> dict[str, object]:
-    return {name: getattr(message, name) for name in type(message).__struct_fields__}  # type: ignore[attr-defined]

@@ -19,9 +19,14 @@ def ready_engine(agent: Agent, connect: Connect, *, ranks: int = 1) -> tuple[Pee
     for rank in range(ranks):
         worker = connect()
         worker.join(rank=rank)
-        worker.map_one()
         workers.append(worker)
-    eventually(lambda: agent.sessions()[0]["ready"], what="a ready session")
+
+    def ready() -> bool:
+        for worker in workers:
+            worker.map_some()
+        return bool(agent.sessions()[0]["ready"])
+
+    eventually(ready, what="a ready session")
     return scheduler, workers
 
 

@@ -35,8 +35,6 @@ T = TypeVar("T")
 TIMEOUT_SECONDS = 20.0
 BLOCK_BYTES = 4096
 TOKENS_PER_BLOCK = 16
-IDENTITY = b"a test's model"
-FINGERPRINT = hashlib.sha256(IDENTITY).hexdigest()
 
 
 class RefusedError(Exception):
@@ -52,13 +50,19 @@ def int64(*values: int) -> bytes:
 
 
 def hashes(count: int, *, seed: bytes = b"x") -> bytes:
-    return b"".join(hashlib.sha256(seed + bytes([number])).digest() for number in range(count))
+    return b"".join(
+        hashlib.sha256(seed + number.to_bytes(4, "big")).digest() for number in range(count)
+    )
 
 
 class Peer:
-    """One connection."""
+    """One connection. ``identity``: of the engine, so what its partition is called."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, *, identity: bytes = b"a model", block_bytes: int = BLOCK_BYTES
+    ) -> None:
+        self.identity = identity
+        self.block_bytes = block_bytes
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(TIMEOUT_SECONDS)
         self.sock.connect(str(path))
@@ -134,7 +138,7 @@ class Peer:
         )
 
     def register(self, *, world_size: int = 1) -> Registered:
-        self.send(registration(world_size=world_size))
+        self.send(registration(self.identity, world_size=world_size, block_bytes=self.block_bytes))
         return self.expect(Registered)
 
     def open(self, *, key: str = "key", token: str = "token-a", world_size: int = 1) -> None:
@@ -153,6 +157,16 @@ class Peer:
         message = self.expect(Map)
         self.send(Mapped(segments=[info.segment for info in message.segments]))
         return message
+
+    def map_some(self) -> None:
+        """Acknowledge segments that come within a moment."""
+        self.sock.settimeout(0.05)
+        try:
+            self.map_one()
+        except TimeoutError:
+            pass
+        finally:
+            self.sock.settimeout(TIMEOUT_SECONDS)
 
     def store(self, *, handle: int, blocks: int, seed: bytes = b"x") -> Plan | None:
         """Announce a request of so many blocks, schedule all of it, return the store's plan."""
@@ -187,14 +201,20 @@ class Peer:
         return stores[0] if stores else None
 
 
-def registration(*, world_size: int = 1) -> Register:
+def registration(
+    identity: bytes,
+    *,
+    world_size: int = 1,
+    fingerprint: str | None = None,
+    block_bytes: int = BLOCK_BYTES,
+) -> Register:
     return Register(
         seq=1,
-        fingerprint=FINGERPRINT,
-        identity=IDENTITY,
+        fingerprint=fingerprint or hashlib.sha256(identity).hexdigest(),
+        identity=identity,
         world_size=world_size,
         tokens_per_hash=TOKENS_PER_BLOCK,
         blocks_per_chunk=1,
         block_hash_bytes=32,
-        groups=[Group(kind="full", tokens_per_block=TOKENS_PER_BLOCK, block_bytes=BLOCK_BYTES)],
+        groups=[Group(kind="full", tokens_per_block=TOKENS_PER_BLOCK, block_bytes=block_bytes)],
     )
