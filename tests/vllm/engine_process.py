@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import socket
+import subprocess
 from typing import Any
 
 
@@ -21,6 +23,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--engine-arguments", default="{}", help="JSON over the ones below")
     arguments = parser.parse_args()
+    end_with_this_process()
 
     from vllm import LLM
 
@@ -44,6 +47,22 @@ def main() -> None:
             answer(stream, {"ready": True})
             for line in stream:
                 answer(stream, perform(engine, json.loads(line)))
+
+
+def end_with_this_process() -> None:
+    """Have this process's group killed when it ends, however it ends.
+
+    vLLM's own children outlive a parent that was killed. A shell outside the group waits for the
+    end of a pipe that only this process holds open.
+    """
+    read, _write = os.pipe()  # the other end closes with this process and is inherited by none
+    subprocess.Popen(
+        ["/bin/sh", "-c", 'read _; kill -s KILL -- "-$0"', str(os.getpgrp())],
+        stdin=read,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    os.close(read)
 
 
 def perform(engine: Any, request: dict[str, Any]) -> dict[str, Any]:
