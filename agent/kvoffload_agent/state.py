@@ -102,11 +102,12 @@ def partition_json(partition: Partition) -> dict[str, Any]:
         "capacity": partition.capacity,
         "row_bytes": partition.geometry.row_bytes,
         "ranks": partition.geometry.ranks,
-        "slots": len(partition.space),
+        "slots": partition.slots,
         "free_slots": partition.pool.free_slots,
         "mapped": partition.mapped,
-        "segments": sum(len(row.segments) for row in partition.all_rows()),
+        "segments": sum(len(row.segments) for row in partition.every_row()),
         "pending_segments": sum(len(row.segments) for row in partition.pending),
+        "leaving_segments": sum(len(row.segments) for row in partition.leaving),
         "sessions": len(partition.members),
         "refusal": partition.refusal.reason if partition.refusal else "",
     }
@@ -167,7 +168,7 @@ class MemoryCollector(Collector):
         tally: Counter[tuple[str, str]] = Counter()
         for part in view.manager.partitions:
             tally[part.key.namespace, "free"] += part.pool.free_slots
-            tally[part.key.namespace, "all"] += len(part.space)
+            tally[part.key.namespace, "all"] += part.slots
         for (namespace, state), count in sorted(tally.items()):
             slots.add_metric([namespace, state], count)
         yield slots

@@ -16,6 +16,8 @@ PAGE_TABLE_SHARE = 512
 # section 6: one grower at a time, a margin of at least 64 MiB or 2 %).
 MIN_MARGIN_BYTES = 64 * MIB
 MARGIN_SHARE = 50
+# ``limited_by`` where not memory but policy is what is short.
+POLICY_BUDGET = "policy budget"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,7 @@ def decide(snapshot: Snapshot, wanted: int, budget: int | None, *, reserved: int
     free = room.bytes * PAGE_TABLE_SHARE // (PAGE_TABLE_SHARE + 1)
     limited_by = room.limited_by
     if budget is not None and budget < free:
-        free, limited_by = budget, "policy budget"
+        free, limited_by = budget, POLICY_BUDGET
     if free >= wanted:
         return Admit(bytes=wanted, limited_by=limited_by)
     if free <= 0:

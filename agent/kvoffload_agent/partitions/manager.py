@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from kvoffload_agent.memory.arena import Arena
-from kvoffload_agent.memory.guard import Refuse
+from kvoffload_agent.memory.guard import POLICY_BUDGET, Refuse
 from kvoffload_agent.partitions.partition import (
     Geometry,
     Member,
@@ -77,6 +77,7 @@ class PartitionManager:
         usage = self._arena.usage
         refusals = [part.refusal for part in self._partitions.values() if part.refusal]
         return Figures(
+            # What policy no longer asks for and engines have not given back yet counts as asked.
             requested=max(usage.mapped, self._requested()),
             mapped=usage.mapped,
             populated=usage.populated,
@@ -135,6 +136,8 @@ class PartitionManager:
                     await self._wake.wait()
             self._wake.clear()
             self._close_excess()
+            self._give_up_excess()
+            self._settle()
             for partition in self.partitions:
                 partition.charge()
                 if partition.wants_more(now=self._clock(), budget=self._budget()):
@@ -144,7 +147,7 @@ class PartitionManager:
         """Forget a partition that nobody uses and give its memory back."""
         assert not partition.members, "its engines have it mapped"
         del self._partitions[partition.key]
-        for row in partition.all_rows():
+        for row in partition.every_row():
             self._arena.close(row)
         _log.info("idle partition closed", partition=str(partition.key))
 
@@ -161,10 +164,14 @@ class PartitionManager:
             budget=self._allowed(partition),
         )
         if isinstance(outcome, Refuse):
+            partition.retry_at = self._clock() + RETRY_SECONDS
+            if outcome.limited_by == POLICY_BUDGET and partition.rows:
+                # A cache that has grown to its budget is as it should be.
+                partition.refusal = None
+                return
             if partition.refusal != outcome:
                 _log.info("growth refused", partition=str(partition.key), reason=outcome.reason)
             partition.refusal = outcome
-            partition.retry_at = self._clock() + RETRY_SECONDS
             return
         partition.refusal = None
         if partition.key not in self._partitions or not partition.members:
@@ -204,6 +211,40 @@ class PartitionManager:
             if over_node or over_bucket:
                 self.close(idle)
 
+    def _give_up_excess(self) -> None:
+        """Take rows from partitions in use: over their bucket, over the node, over their share."""
+        active = [part for part in self._partitions.values() if part.members]
+        for part in active:
+            bucket = sum(other.kept for other in active if other.bucket == part.bucket)
+            if part.capacity is not None and bucket > part.capacity:
+                self._give_up(part, reason="capacity of the policy")
+        if sum(part.kept for part in self._partitions.values()) > self._budget():
+            self._give_up(max(active, key=_kept, default=None), reason="budget of the node")
+        elif (starved := self._starved(active)) is not None:
+            largest = max(active, key=_kept)
+            if largest.kept > self._budget() // len(active) and not largest.leaving:
+                self._give_up(largest, reason=f"{starved.key} has nothing")
+
+    def _starved(self, active: list[Partition]) -> Partition | None:
+        """Return a partition that its policy would let have a row and the full node does not."""
+        node = self._budget() - self._arena.usage.mapped
+        for part in active:
+            row = part.geometry.row_bytes * part.geometry.ranks
+            may = part.capacity is None or part.capacity - self._in_bucket(part.bucket) >= row
+            if not part.rows and not part.pending and may and node < row:
+                part.retry_at = 0.0
+                return part
+        return None
+
+    def _give_up(self, partition: Partition | None, *, reason: str) -> None:
+        if partition is not None and partition.give_up_row():
+            _log.info("segments are given up", partition=str(partition.key), reason=reason)
+
+    def _settle(self) -> None:
+        for partition in self._partitions.values():
+            for row in partition.settle_leaving():
+                self._arena.close(row)
+
     def _idle(self) -> list[Partition]:
         idle = [part for part in self._partitions.values() if not part.members]
         return sorted(idle, key=lambda part: part.idle_since)
@@ -216,3 +257,7 @@ class PartitionManager:
             wanted = budget if part.capacity is None else part.capacity
             buckets[part.bucket] = max(buckets.get(part.bucket, 0), wanted)
         return min(budget, sum(buckets.values()))
+
+
+def _kept(partition: Partition) -> int:
+    return partition.kept

@@ -48,6 +48,9 @@ class Pool(Protocol):
     def add_slots(self, count: int) -> None:
         """Append ``count`` slots, numbered on from the last one."""
 
+    def retire_slots(self, low: int, high: int) -> int:
+        """Empty slots ``[low, high)`` for good; return how many are still read or written."""
+
     @property
     def free_slots(self) -> int:
         """Slots that hold nothing."""
@@ -66,8 +69,14 @@ class Member(Protocol):
     def send_map(self, row: Row) -> None:
         """Send a row's segments to every connected worker."""
 
+    def send_unmap(self, row: Row) -> None:
+        """Ask every connected worker to give up a row's segments."""
+
     def has_mapped(self, row: Row) -> bool:
-        """Whether every worker is connected and acknowledged this row."""
+        """Whether every connected worker acknowledged this row."""
+
+    def holds(self, row: Row) -> bool:
+        """Whether a connected worker has, or may have, a segment of this row mapped."""
 
     @property
     def complete(self) -> bool:
@@ -86,6 +95,9 @@ class Partition:
         """In use: every ready session mapped them."""
         self.pending: list[Row] = []
         """Sent to the engines, not acknowledged by all yet."""
+        self.leaving: list[Row] = []
+        """Never used again; closed once nothing is copied and no engine has them mapped."""
+        self._spans: dict[int, tuple[int, int]] = {}
         self.members: set[Member] = set()
         self.refusal: Refuse | None = None
         """Why it could not grow at the last attempt."""
@@ -97,12 +109,22 @@ class Partition:
     @property
     def mapped(self) -> int:
         """Bytes of all its segments."""
-        return sum(row.total for row in (*self.rows, *self.pending))
+        return sum(row.total for row in self.every_row())
 
-    def all_rows(self) -> Iterator[Row]:
+    @property
+    def kept(self) -> int:
+        """Bytes of the segments that stay."""
+        return sum(row.total for row in self.usable_rows())
+
+    def usable_rows(self) -> Iterator[Row]:
         """Return every row that a worker must map, in use or not yet."""
         yield from self.rows
         yield from self.pending
+
+    def every_row(self) -> Iterator[Row]:
+        """Return every row whose memory is taken."""
+        yield from self.usable_rows()
+        yield from self.leaving
 
     def join(self, member: Member) -> None:
         """Add a session; its bucket is charged if the partition has no other."""
@@ -142,13 +164,36 @@ class Partition:
         for row in self.pending:
             if self._reachable(row):
                 self.rows.append(row)
+                low = len(self.space)
                 slots = self.space.extend(segment=row.segments[0].id, size=row.bytes)
+                self._spans[row.segments[0].id] = (low, low + slots)
                 self.pool.add_slots(slots)
                 admitted += slots
             else:
                 waiting.append(row)
         self.pending = waiting
         return admitted
+
+    def give_up_row(self) -> bool:
+        """Let the newest row leave: its chunks are evicted, its slots never used again."""
+        if not self.rows:
+            return False
+        self.leaving.append(self.rows.pop())
+        return True
+
+    def settle_leaving(self) -> list[Row]:
+        """Drive leaving rows on; return those that nobody uses any more, to be closed."""
+        gone = []
+        for row in self.leaving:
+            low, high = self._spans[row.segments[0].id]
+            if self.pool.retire_slots(low, high):
+                continue
+            for member in self.members:
+                member.send_unmap(row)
+            if not any(member.holds(row) for member in self.members):
+                gone.append(row)
+        self.leaving = [row for row in self.leaving if row not in gone]
+        return gone
 
     def _reachable(self, row: Row) -> bool:
         """Whether no session that makes plans lacks a row; the first row waits for one."""
@@ -164,7 +209,7 @@ class Partition:
         """
         size = self.geometry.row_bytes
         share = budget // GROWTH_SHARE // self.geometry.ranks
-        grown = self.mapped // self.geometry.ranks // GROWTH_SHARE
+        grown = self.kept // self.geometry.ranks // GROWTH_SHARE
         wanted = max(SEGMENT_BYTES, MIN_ROWS * size, grown)
         rows = max(1, min(wanted, share, MAX_SEGMENT_BYTES) // size)
         return rows * size
@@ -176,7 +221,12 @@ class Partition:
         without a free slot each of them evicts one that could have stayed. So a whole segment is
         kept free, and in a large partition a share of it, as long as the budget has it.
         """
-        if not self.members or self.pending or now < self.retry_at:
+        if not self.members or self.pending or self.leaving or now < self.retry_at:
             return False
         segment = self.segment_bytes(budget=budget) // self.geometry.row_bytes
-        return not self.rows or self.pool.free_slots < max(segment, len(self.space) // FREE_SHARE)
+        return not self.rows or self.pool.free_slots < max(segment, self.slots // FREE_SHARE)
+
+    @property
+    def slots(self) -> int:
+        """Slots in use or free, those that left not counted."""
+        return sum(row.bytes // self.geometry.row_bytes for row in self.rows)

@@ -239,7 +239,7 @@ class SessionRegistry:
     def _late(self, session: Session, worker: Worker, segments: list[int]) -> None:
         self._metrics.disconnected.labels("map deadline").inc()
         session.refuse_and_end(
-            "protocol", f"rank {worker.rank} did not map segments {segments} in time"
+            "protocol", f"rank {worker.rank} did not map or unmap segments {segments} in time"
         )
 
     def _released(self, session: Session) -> None:

@@ -97,6 +97,16 @@ class Session:
         """Whether every connected worker acknowledged a row."""
         return all(worker.has_mapped(row) for worker in self.workers.values())
 
+    def holds(self, row: Row) -> bool:
+        """Whether a connected worker has, or may have, a segment of this row mapped."""
+        return any(worker.holds(row) for worker in self.workers.values())
+
+    def send_unmap(self, row: Row) -> None:
+        """Ask every connected worker for a row's segments, once."""
+        if not self.ending:
+            for worker in self.workers.values():
+                worker.send_unmap(row)
+
     def send_map(self, row: Row) -> None:
         """Hand a row to every connected worker, unless they are to leave."""
         if self.ending:
@@ -138,7 +148,7 @@ class Session:
         """Add a rank and hand it every segment of the partition."""
         assert self.registration is not None
         self.workers[worker.rank] = worker
-        for row in self.registration.partition.all_rows():
+        for row in self.registration.partition.usable_rows():
             worker.send_map(row)
 
     def worker_message(self, worker: Worker, message: Complete | Mapped | Unmapped) -> None:
@@ -153,6 +163,7 @@ class Session:
                 self._manager.admit(registration.partition)
             case Unmapped():
                 worker.unmapped(message.segments)
+                self._manager.wake()
 
     def completed(self, rank: int, *, done: list[int], failed: list[int]) -> None:
         """Take one rank's report; jobs that it does not owe are dropped."""

@@ -16,7 +16,7 @@ MAP_SECONDS: Final = 30.0
 
 
 class Worker:
-    """``late(worker, segments)`` is called if a Map is not acknowledged in time."""
+    """``late(worker, segments)`` is called if a Map or Unmap is not acknowledged in time."""
 
     def __init__(
         self, *, rank: int, connection: Connection, late: Callable[[Worker, list[int]], None]
@@ -26,6 +26,7 @@ class Worker:
         self._late = late
         self._mapped: set[int] = set()
         self._asked: dict[int, asyncio.TimerHandle] = {}
+        self._leaving: dict[int, asyncio.TimerHandle] = {}
 
     def send_map(self, row: Row) -> None:
         """Hand out this rank's segment of a row, with a deadline for its acknowledgement."""
@@ -48,15 +49,27 @@ class Worker:
                 timer.cancel()
                 self._mapped.add(segment)
 
-    def unmapped(self, segments: list[int]) -> None:
-        """Note segments that it has no longer."""
-        self._mapped.difference_update(segments)
+    def send_unmap(self, row: Row) -> None:
+        """Ask for this rank's segment of a row back, once, with the same deadline as for a Map."""
+        segment = row.segments[self.rank].id
+        if segment in self._leaving or not self.holds(row):
+            return
+        loop = asyncio.get_running_loop()
+        self._leaving[segment] = loop.call_later(MAP_SECONDS, self._expired)
+        self.connection.send(Unmap(segments=[segment]))
 
-    def send_unmap(self) -> None:
-        """Ask it to give up everything."""
-        held = sorted(self._mapped | set(self._asked))
-        if held:
-            self.connection.send(Unmap(segments=held))
+    def unmapped(self, segments: list[int]) -> None:
+        """Note segments that it gave back when asked; others it may still be asked to use."""
+        for segment in segments:
+            timer = self._leaving.pop(segment, None)
+            if timer is not None:
+                timer.cancel()
+                self._mapped.discard(segment)
+
+    def holds(self, row: Row) -> bool:
+        """Whether it has, or may have, this rank's segment of a row mapped."""
+        segment = row.segments[self.rank].id
+        return segment in self._mapped or segment in self._asked
 
     def has_mapped(self, row: Row) -> bool:
         """Whether it acknowledged this rank's segment of a row."""
@@ -64,9 +77,8 @@ class Worker:
 
     def forget(self) -> None:
         """Stop its deadlines: it has left."""
-        for timer in self._asked.values():
+        for timer in (*self._asked.values(), *self._leaving.values()):
             timer.cancel()
-        self._asked.clear()
 
     def _expired(self) -> None:
-        self._late(self, sorted(self._asked))
+        self._late(self, sorted((*self._asked, *self._leaving)))
