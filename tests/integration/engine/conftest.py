@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import sys
 import tempfile
@@ -74,6 +75,10 @@ class Agent:
     def remove(self, name: str, *, namespace: str = "team-a") -> None:
         (self.policies / f"{namespace}-{name}.yaml").unlink()
 
+    def remove_all(self) -> None:
+        for path in self.policies.glob("team-*.yaml"):
+            path.unlink()
+
     def start_again(self) -> None:
         self.process = self._start()
 
@@ -106,8 +111,9 @@ def host_memory() -> str:
     return "256Mi"
 
 
-@pytest.fixture
-def agent(host_memory: str) -> Iterator[Agent]:
+@contextlib.contextmanager
+def running_agent(*, host_memory: str) -> Iterator[Agent]:
+    """Run an agent in a directory of its own."""
     # Unix socket paths hold at most 107 bytes; pytest's own directories can be longer.
     with tempfile.TemporaryDirectory(prefix="kvo") as directory:
         made = Agent(Path(directory), host_memory=host_memory)
@@ -115,6 +121,12 @@ def agent(host_memory: str) -> Iterator[Agent]:
             yield made
         finally:
             made.process.stop()
+
+
+@pytest.fixture
+def agent(host_memory: str) -> Iterator[Agent]:
+    with running_agent(host_memory=host_memory) as made:
+        yield made
 
 
 class Engines:

@@ -67,7 +67,7 @@ def test_no_segment_of_a_killed_agent_stays_mapped(agent: Agent, engines: Engine
 
 def test_killed_under_a_replaying_process(agent: Agent, tmp_path: Path) -> None:
     stats = tmp_path / "stats.jsonl"
-    process = start(agent, stats, "--requests", "300", "--blocks", "256")
+    process = start(agent, stats, "--requests", "1000", "--blocks", "256")
 
     def lines() -> list[dict[str, int]]:
         text = stats.read_text() if stats.exists() else ""
@@ -82,5 +82,5 @@ def test_killed_under_a_replaying_process(agent: Agent, tmp_path: Path) -> None:
     assert process.returncode == 0, errors
     end = lines()[-1]
     assert end["mismatches"] == 0
-    assert end["requests_done"] == 300
+    assert end["requests_done"] == 1000
     assert end["loaded_tokens"] > loaded

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 import pytest
 from tests.engine.engine import Engine
 from tests.engine.trace import make_request
-from tests.integration.engine.conftest import Agent, Engines, eventually
+from tests.integration.engine.conftest import Agent, Engines, eventually, running_agent
 
 PROMPT = 170
 STORED = 160
@@ -27,13 +28,29 @@ def loaded(engine: Engine, params: Any = None) -> int:
     return engine.stats.loaded_tokens - before
 
 
-@pytest.fixture
-def engine(agent: Agent, engines: Engines) -> Engine:
-    """An engine whose prompt is stored already."""
+@pytest.fixture(scope="module")
+def agent() -> Iterator[Agent]:
+    """One agent for all tests here: none of them needs a fresh one."""
+    with running_agent(host_memory="256Mi") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def storing_engine(agent: Agent, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    engines = Engines(agent, tmp_path_factory.mktemp("tokens"))
     made = engines()
     made.run([make_request("stores", prefix=1, num_prompt_tokens=PROMPT)])
     assert made.stats.stored_tokens == STORED
-    return made
+    yield made
+    engines.close()
+
+
+@pytest.fixture
+def engine(agent: Agent, storing_engine: Engine) -> Engine:
+    """A running engine whose prompt is stored already, and no policy."""
+    agent.remove_all()
+    eventually(lambda: loaded(storing_engine) == STORED, what="nothing caps loads")
+    return storing_engine
 
 
 def test_without_a_policy_everything_stored_is_loaded(engine: Engine) -> None:

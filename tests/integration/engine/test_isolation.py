@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tests.engine.content import splitmix
 from tests.engine.engine import Engine
 from tests.engine.trace import make_request
-from tests.integration.engine.conftest import Agent, Engines, eventually
+from tests.integration.engine.conftest import Agent, Engines
 
 PROMPT = 1600
 Words = NDArray[np.uint64]
@@ -61,19 +61,17 @@ def test_no_byte_of_a_is_in_what_b_maps(agent: Agent, engines: Engines) -> None:
     assert count_of(mapped_words(colleague), bytes_of_a) > 0, "the search would have found it"
 
 
-@pytest.mark.parametrize("host_memory", ["64Mi"])
+@pytest.mark.parametrize("host_memory", ["24Mi"])
 def test_memory_that_a_has_left_reaches_b_empty(agent: Agent, engines: Engines) -> None:
-    of_a = engines("team-a", num_blocks=4096)
-    for number in range(4):
-        of_a.run([make_request(f"a-{number}", prefix=number, num_prompt_tokens=16000)])
+    of_a = engines("team-a", num_blocks=1200)
+    for number in range(2):
+        of_a.run([make_request(f"a-{number}", prefix=number, num_prompt_tokens=9000)])
     bytes_of_a = written_words(of_a)
-    assert of_a.stats.stored_bytes > 48 * 1024 * 1024
+    assert of_a.stats.stored_bytes > 12 * 1024 * 1024
     of_a.close()
     of_b = engines("team-b")
-    agreed = of_b.stats
-    for number in range(4):
-        of_b.run([make_request(f"b-{number}", prefix=100 + number, num_prompt_tokens=PROMPT)])
-    eventually(lambda: agreed.stored_bytes > 0, what="b has stored")
+    of_b.run([make_request("b", prefix=100, num_prompt_tokens=PROMPT)])
+    assert of_b.stats.stored_bytes > 0
     seen_by_b = mapped_words(of_b)
     assert len(seen_by_b) > 0
     assert count_of(seen_by_b, bytes_of_a) == 0

@@ -56,7 +56,7 @@ def test_engines_of_other_models_share_nothing(agent: Agent, engines: Engines) -
 def start(agent: Agent, stats: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [
         *ENGINE, "--socket", str(agent.socket), "--stats-file", str(stats), "--need-agent",
-        "--layers", "2", "--layer-kib", "16", "--blocks", "512", "--hook-deadline-ms", "100",
+        "--layers", "2", "--layer-kib", "4", "--blocks", "512", "--hook-deadline-ms", "100",
         *arguments,
     ]  # fmt: skip
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -70,7 +70,7 @@ def last(path: Path) -> dict[str, int]:
 def test_two_processes_replay_a_trace_without_a_wrong_byte(agent: Agent, tmp_path: Path) -> None:
     files = [tmp_path / "0.jsonl", tmp_path / "1.jsonl"]
     processes = [
-        start(agent, path, "--requests", "80", "--shard", f"{number}/2", "--name", str(number))
+        start(agent, path, "--requests", "160", "--shard", f"{number}/2", "--name", str(number))
         for number, path in enumerate(files)
     ]
     for process in processes:
@@ -78,14 +78,14 @@ def test_two_processes_replay_a_trace_without_a_wrong_byte(agent: Agent, tmp_pat
         assert process.returncode == 0, errors
     for path in files:
         line = last(path)
-        assert (line["requests_done"], line["mismatches"]) == (40, 0)
+        assert (line["requests_done"], line["mismatches"]) == (80, 0)
         assert min(line["loaded_bytes"], line["stored_bytes"], line["bytes_verified"]) > 0
 
 
 def test_preemptions_and_aborts_leave_no_wrong_byte(agent: Agent, tmp_path: Path) -> None:
     stats = tmp_path / "stats.jsonl"
     process = start(
-        agent, stats, "--requests", "60", "--blocks", "200", "--abort-every", "5",
+        agent, stats, "--requests", "160", "--blocks", "200", "--abort-every", "5",
         "--concurrency", "12",
     )  # fmt: skip
     _, errors = process.communicate(timeout=DEADLINE_SECONDS)
@@ -96,7 +96,7 @@ def test_preemptions_and_aborts_leave_no_wrong_byte(agent: Agent, tmp_path: Path
 
 def test_a_flipped_bit_is_found_and_ends_with_1(agent: Agent, tmp_path: Path) -> None:
     stats = tmp_path / "stats.jsonl"
-    process = start(agent, stats, "--requests", "40", "--blocks", "200", "--poison")
+    process = start(agent, stats, "--requests", "160", "--blocks", "200", "--poison")
     _, errors = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 1
     assert "wrong bytes" in errors
