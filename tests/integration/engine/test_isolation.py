@@ -24,8 +24,8 @@ def mapped_words(engine: Engine) -> Words:
         )
         for address, nbytes in engine.runner.worker.mapped_ranges()
     ]
-    joined = np.concatenate(words)
-    return joined[joined != 0]
+    joined: Words = np.concatenate(words)
+    return np.compress(joined != 0, joined)
 
 
 def written_words(engine: Engine) -> Words:

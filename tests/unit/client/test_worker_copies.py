@@ -6,6 +6,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,7 +120,7 @@ def test_stored_bytes_come_back_in_other_blocks(bench: Bench) -> None:
     assert bench.agent.expect(Complete, count=2).done == [2]
 
 
-BAD = {
+BAD: dict[str, dict[str, Any]] = {
     "block past the end": {"entries": [(NUM_BLOCKS, 40, 0)]},
     "null block": {"entries": [(0, 40, 0)]},
     "negative block": {"entries": [(-1, 40, 0)]},
@@ -140,9 +141,7 @@ BAD = {
 
 @pytest.mark.parametrize("kind", ["load", "store"])
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-def test_a_bad_plan_fails_and_moves_nothing(
-    bench: Bench, kind: Kind, bad: dict[str, object]
-) -> None:
+def test_a_bad_plan_fails_and_moves_nothing(bench: Bench, kind: Kind, bad: dict[str, Any]) -> None:
     blocks = [bench.block(block) for block in range(NUM_BLOCKS)]
     arena = [segment.tobytes() for segment in bench.arena]
     result = bench.run(kind, **bad)
