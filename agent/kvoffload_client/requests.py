@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvoffload_api.wire.messages import MatchReply, NewRequest
+from kvoffload_api.wire.params import pack_params
 
 # A match leases its keys until the engine's next step but one (DESIGN section 4, "Leases"), so an
 # answer asked for before that may name chunks that are gone.
@@ -61,6 +62,6 @@ class RequestState:
             num_tokens=self.num_tokens,
             num_prompt_tokens=self.num_prompt_tokens,
             hashes=bytes(self.hashes),
-            params=self.params,
+            params=pack_params(self.params),
             skip_reading_prefix_cache=self.skip_reading_prefix_cache,
         )

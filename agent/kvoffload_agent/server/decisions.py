@@ -37,6 +37,7 @@ from kvoffload_api.wire.messages import (
     Step,
     StepReply,
 )
+from kvoffload_api.wire.params import unpack_params
 
 _log = structlog.get_logger(__name__)
 
@@ -122,7 +123,7 @@ class Decisions:
             raise WireError(
                 f"num_prompt_tokens is {message.num_prompt_tokens} of {message.num_tokens} tokens"
             )
-        caps = session.requests.add(message.handle, params=message.params)
+        caps = session.requests.add(message.handle, params=unpack_params(message.params))
         if caps.max_offload_tokens is not None and message.num_tokens > caps.max_offload_tokens:
             session.stats.limit(
                 field="store.maxTokens", policy=caps.sources.get("store.maxTokens", "")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from kvoffload_agent.scheduler.types import RequestCaps
 from kvoffload_agent.server.engine import Entry, Policies, Resolved
 from kvoffload_agent.server.identity import Identity
 from kvoffload_agent.server.stats import SessionStats
 from kvoffload_agent.server.translate import WireError
+from kvoffload_api.resolution import essence
 
 # vLLM runs at most some thousand sequences and queues some ten thousand; a bound keeps a
 # broken client from filling the agent.
@@ -20,9 +22,9 @@ NOT_READY: Final = "agent/not-ready"
 
 @dataclass(slots=True)
 class RequestState:
-    """Raw parameters, kept so that a policy change can be applied to a running request."""
+    """What its parameters ask for, kept so that a policy change applies to a running request."""
 
-    params: object
+    params: Mapping[str, Any]
     resolved: Resolved
 
 
@@ -72,7 +74,7 @@ class RequestTable:
         if len(self._requests) >= MAX_REQUESTS:
             raise WireError(f"more than {MAX_REQUESTS} requests: finished ones must be told")
         resolved = self._resolve(params)
-        self._requests[handle] = RequestState(params=params, resolved=resolved)
+        self._requests[handle] = RequestState(params=essence(params), resolved=resolved)
         self._stats.request(invalid=resolved.invalid)
         return resolved.caps
 

@@ -6,11 +6,15 @@ from typing import Any
 
 import msgspec
 
+from kvoffload_api.wire.params import MAX_PARAMS_BYTES
+
 # The three fields that mean something take a few hundred bytes; a client that sends megabytes with
 # each request must not fill the agent's socket with them.
 MAX_VALUE_BYTES = 16 * 1024
 # More fields than any connector defines.
 MAX_FIELDS = 64
+# Of a msgpack map of that many fields.
+MAX_HEADER_BYTES = 5
 
 
 def forwardable(params: Any) -> Any:
@@ -21,12 +25,26 @@ def forwardable(params: Any) -> Any:
     """
     if not isinstance(params, dict):
         return params if _travels(params) else _stand_in(params)
-    fields = [(key, value) for key, value in params.items() if isinstance(key, str)]
-    return {
+    fields = {
         key: value if _travels(value) else _stand_in(value)
-        for key, value in fields[:MAX_FIELDS]
-        if _travels(key)
+        for key, value in list(params.items())[:MAX_FIELDS]
+        if isinstance(key, str) and _travels(key)
     }
+    if _size(fields) <= MAX_PARAMS_BYTES:
+        return fields
+    # Another connector's fields fill the message: those that mean something here are small.
+    kept: dict[str, Any] = {}
+    left = MAX_PARAMS_BYTES - MAX_HEADER_BYTES
+    for key, value in sorted(fields.items(), key=_size):
+        left -= _size((key, value))
+        if left < 0:
+            break
+        kept[key] = value
+    return kept
+
+
+def _size(value: Any) -> int:
+    return len(msgspec.msgpack.encode(value))
 
 
 def _travels(value: Any) -> bool:

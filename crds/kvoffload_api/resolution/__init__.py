@@ -16,7 +16,7 @@ from kvoffload_api.resolution.inputs import (
     PodView,
     PolicySet,
 )
-from kvoffload_api.resolution.request import InvalidField, Tightened, tighten
+from kvoffload_api.resolution.request import InvalidField, Tightened, essence, tighten
 from kvoffload_api.resolution.standing import Standing, clamps, conflicts, standings
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "compile",
     "compile_dry_run",
     "conflicts",
+    "essence",
     "node_budget",
     "standings",
     "text_of",

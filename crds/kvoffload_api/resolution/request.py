@@ -73,6 +73,31 @@ def tighten(effective: Effective, request: Any) -> Tightened:
     if not isinstance(request, Mapping):
         reason = f"must be an object, not {_shown(request)}"
         return Tightened(effective=effective, invalid=(InvalidField(field=PARAMS, reason=reason),))
+    asked, invalid = _understood(request)
+    if asked and effective.request_override is RequestOverride.TIGHTEN:
+        effective = _narrow(effective, asked)
+    return Tightened(effective=effective, invalid=tuple(invalid))
+
+
+def essence(request: Any) -> dict[str, Any]:
+    """Return what of a request's parameters narrows anything, to be kept instead of them.
+
+    It has at most three fields of bounded size, none of them malformed, and tightens every policy
+    exactly as the whole does.
+    """
+    asked, _ = _understood(request) if isinstance(request, Mapping) else ({}, [])
+    kept: dict[str, Any] = {name: asked[path] for name, path in _CAPS if path in asked}
+    tiers = asked.get(fields.LOAD_TIERS)
+    if isinstance(tiers, tuple):
+        kept[KV_LOAD_TIERS] = [
+            {"medium": str(tier.medium).lower(), "locality": str(tier.locality).lower()}
+            for tier in tiers
+        ]
+    return kept
+
+
+def _understood(request: Mapping[Any, Any]) -> tuple[dict[str, Value], list[InvalidField]]:
+    """Return what the fields ask for by policy path, and what is wrong with them."""
     asked: dict[str, Value] = {}
     invalid: list[InvalidField] = []
     for name, path in _CAPS:
@@ -91,9 +116,7 @@ def tighten(effective: Effective, request: Any) -> Tightened:
             asked[fields.LOAD_TIERS] = wanted
         if reason:
             invalid.append(InvalidField(field=KV_LOAD_TIERS, reason=reason))
-    if asked and effective.request_override is RequestOverride.TIGHTEN:
-        effective = _narrow(effective, asked)
-    return Tightened(effective=effective, invalid=tuple(invalid))
+    return asked, invalid
 
 
 def _narrow(effective: Effective, asked: Mapping[str, Value]) -> Effective:

@@ -18,9 +18,10 @@ from kvoffload_api.wire.messages import FromAgent, FromEngine, Message
 
 HEADER: Final = struct.Struct("<IQ")
 
-# A request of a million tokens has 62,500 hashes of 32 bytes at 16 tokens a block: 2 MB. 64 MiB
-# leaves room for block tables of every group and still bounds what a hostile peer can ask for.
-MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+# A request of a million tokens has 62,500 hashes of 32 bytes at 16 tokens a block: 2 MB, and 0.5 MB
+# of block ids for each group. 16 MiB holds that for two dozen groups, or a step that resumes two
+# dozen such requests; it is also the most that one peer makes the agent keep of an unread frame.
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
 # Linux takes at most 253 descriptors in one SCM_RIGHTS message (SCM_MAX_FD).
 MAX_FDS_PER_FRAME: Final = 253
@@ -30,7 +31,7 @@ class FramingError(Exception):
     """The peer sent bytes that are no frame or no message: its connection must be closed."""
 
 
-# Nested deeper than the interpreter's limit is malformed too: requests' params may hold anything.
+# Params nested deeper than the interpreter's limit can't even be skipped.
 _MALFORMED: Final = (msgspec.MsgspecError, RecursionError)
 
 _encoder = msgspec.msgpack.Encoder()

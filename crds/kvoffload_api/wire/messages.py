@@ -13,9 +13,9 @@ field says ``uint64``): decoding a list costs more than the rest of the message
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
+
+from kvoffload_api.wire.params import NO_PARAMS
 
 PROTOCOL_VERSION = 1
 
@@ -86,7 +86,7 @@ class NewRequest(Message, frozen=True):
     """A request arrived. No reply.
 
     ``hashes``: its block hashes so far, concatenated. ``params``: the client's
-    ``kv_transfer_params`` as given; the agent validates them.
+    ``kv_transfer_params`` as ``pack_params`` packs them; the agent validates them.
     """
 
     handle: int
@@ -94,7 +94,7 @@ class NewRequest(Message, frozen=True):
     num_tokens: int
     num_prompt_tokens: int
     hashes: bytes
-    params: Any = None
+    params: msgspec.Raw = NO_PARAMS
     skip_reading_prefix_cache: bool = False
 
 

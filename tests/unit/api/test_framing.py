@@ -24,6 +24,7 @@ from kvoffload_api.wire.framing import (
     encode,
 )
 from kvoffload_api.wire.messages import FromAgent, FromEngine, Message, NewRequest, Reset
+from kvoffload_api.wire.params import NO_PARAMS, pack_params
 
 FROM_ENGINE: tuple[type[Message], ...] = typing.get_args(FromEngine)
 FROM_AGENT: tuple[type[Message], ...] = typing.get_args(FromAgent)
@@ -47,7 +48,7 @@ _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     float: st.floats(allow_nan=False),
     types.NoneType: st.none(),
-    Any: _json,
+    msgspec.Raw: _json.map(pack_params),
 }
 
 
@@ -82,7 +83,7 @@ def body(message: Message) -> bytes:
 
 def with_params(packed: bytes) -> bytes:
     """Return the body of a ``NewRequest`` whose params are these bytes."""
-    whole = body(NewRequest(1, "r", 1, 1, b"", params=None))
+    whole = body(NewRequest(1, "r", 1, 1, b"", params=NO_PARAMS))
     end = b"\xc0\xc2"  # params: nil, skip_reading_prefix_cache: false
     assert whole.endswith(end)
     return whole.removesuffix(end) + packed + b"\xc2"
@@ -185,14 +186,10 @@ def test_params_of_any_bytes_are_read_or_refused(packed: bytes) -> None:
         pytest.param(b"\xdd\x10\xff\xff\xff" * 100, id="such lists 100 deep"),
         pytest.param(b"\xdf\xff\xff\xff\xff", id="a map that claims 4 billion items"),
         pytest.param(b"\xc6\xff\xff\xff\xff", id="a blob that claims 4 GiB"),
-        pytest.param(b"\x81\x81\x01\x01\x01", id="a map as a key"),
-        pytest.param(b"\xa2\xff\xfe", id="text that is not UTF-8"),
-        pytest.param(b"\xa3\xed\xa0\x80", id="half a surrogate pair"),
-        pytest.param(b"\xc7\x0c\xff" + b"\xff" * 12, id="a time out of range"),
         pytest.param(b"\xc1", id="the code that msgpack never uses"),
     ],
 )
-def test_hostile_params_are_refused(packed: bytes) -> None:
+def test_params_whose_end_cannot_be_found_make_no_message(packed: bytes) -> None:
     with pytest.raises(FramingError, match="not a message of an engine"):
         decode_from_engine(with_params(packed))
 
@@ -201,7 +198,9 @@ def test_after_a_refusal_the_decoder_is_as_before() -> None:
     with pytest.raises(FramingError):
         decode_from_engine(with_params(b"\x91" * 100_000))
 
-    assert decode_from_engine(with_params(b"\x05")) == NewRequest(1, "r", 1, 1, b"", params=5)
+    assert decode_from_engine(with_params(b"\x05")) == NewRequest(
+        1, "r", 1, 1, b"", params=pack_params(5)
+    )
 
 
 @given(st.binary(min_size=HEADER.size, max_size=HEADER.size))

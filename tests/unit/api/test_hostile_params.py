@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from tests.unit.api.builders import CPU_LOCAL, DISK_LOCAL, NODE, namespaced, pod, policies
 
 from kvoffload_api import resolution
-from kvoffload_api.resolution import FIELDS, NOTHING, Effective, tighten, within
+from kvoffload_api.resolution import FIELDS, NOTHING, Effective, essence, tighten, within
 from kvoffload_api.wire.framing import HEADER, decode_from_engine, encode
 from kvoffload_api.wire.messages import NewRequest
+from kvoffload_api.wire.params import MAX_PARAMS_BYTES, pack_params, unpack_params
 
 POLICIES = {
     "no policy": resolution.compile(policies(), pod(), NODE),
@@ -80,10 +82,10 @@ _params = (
 
 def received(params: Any) -> Any:
     """Return what the agent reads of what a client gave."""
-    frame = encode(NewRequest(1, "r", 1, 1, b"", params=params), boot_id=0)
+    frame = encode(NewRequest(1, "r", 1, 1, b"", params=pack_params(params)), boot_id=0)
     message = decode_from_engine(frame[HEADER.size :])
     assert isinstance(message, NewRequest)
-    return message.params
+    return unpack_params(message.params)
 
 
 def no_wider(narrow: Effective, wide: Effective) -> bool:
@@ -140,3 +142,70 @@ def test_without_an_entry_no_request_gets_anything(params: Any) -> None:
     assert found.stores_nothing
     assert found.host_memory_capacity == 0
     assert found.local_disk_capacity is None
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
+@given(params=_params)
+def test_what_is_kept_of_params_is_small_and_narrows_as_the_whole_does(
+    policy: Effective, params: Any
+) -> None:
+    kept = essence(received(params))
+
+    assert tighten(policy, kept).effective == tighten(policy, received(params)).effective
+    assert tighten(policy, kept).invalid == ()
+    assert len(msgspec.msgpack.encode(kept)) < 300
+
+
+def _nested(depth: int) -> bytes:
+    return b"\x91" * depth + b"\xc0"
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        pytest.param(b"\xdd" + (10**6).to_bytes(4, "big") + b"\x80" * 10**6, id="empty maps"),
+        pytest.param(b"\xc6" + (2**20).to_bytes(4, "big") + bytes(2**20), id="1 MiB"),
+        pytest.param(b"\xa2\xff\xfe", id="text that is not UTF-8"),
+        pytest.param(b"\xa3\xed\xa0\x80", id="half a surrogate pair"),
+        pytest.param(b"\x81\x81\x01\x01\x01", id="a map as a key"),
+        pytest.param(b"\xc7\x0c\xff" + b"\xff" * 12, id="a time out of range"),
+        pytest.param(_nested(60_000), id="lists 60,000 deep"),
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"\xc1", id="the code that msgpack never uses"),
+    ],
+)
+def test_params_that_nobody_can_read_are_as_if_absent_and_named(packed: bytes) -> None:
+    tracemalloc.start()
+    try:
+        value = unpack_params(msgspec.Raw(packed))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 1 << 20, "nothing is decoded beyond the bound"
+    for policy in POLICIES.values():
+        found = tighten(policy, value)
+        assert found.effective == policy
+        assert [item.field for item in found.invalid] == ["kv_transfer_params"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param({"x": "y" * MAX_PARAMS_BYTES}, id="too large"),
+        pytest.param({"max_load_tokens": 2**64}, id="an integer over 64 bits"),
+        pytest.param({"max_load_tokens": object()}, id="an object"),
+        pytest.param({"max_load_tokens": "\ud800"}, id="half a surrogate pair"),
+    ],
+)
+def test_what_cannot_be_packed_arrives_as_malformed(value: Any) -> None:
+    found = tighten(POLICIES["caps and tiers"], received(value))
+
+    assert found.effective == POLICIES["caps and tiers"]
+    assert [item.field for item in found.invalid] == ["kv_transfer_params"]
+
+
+def test_params_of_the_largest_size_are_read() -> None:
+    value = {"max_load_tokens": 7, "x": "y" * (MAX_PARAMS_BYTES - 30)}
+    assert received(value) == value
+    assert received(None) is None

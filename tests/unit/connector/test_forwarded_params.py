@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvoffload_api.wire.params import pack_params, unpack_params
 from kvoffload_client.vllm.params import MAX_VALUE_BYTES, forwardable
 
 json_values = st.recursive(
@@ -51,3 +52,14 @@ def test_a_value_nested_past_any_use_is_replaced() -> None:
 @given(st.dictionaries(st.text(), json_values) | json_values)
 def test_every_json_value_can_be_sent(params: Any) -> None:
     msgspec.msgpack.decode(msgspec.msgpack.encode(forwardable(params)))
+
+
+def test_a_cap_arrives_whatever_fills_the_message_beside_it() -> None:
+    fields: dict[str, Any] = {f"remote{n}": "x" * (MAX_VALUE_BYTES - 9) for n in range(40)}
+    fields["max_load_tokens"] = 7
+    packed = pack_params(forwardable(fields))
+
+    received = unpack_params(packed)
+    assert received["max_load_tokens"] == 7
+    assert received.items() <= fields.items()
+    assert len(received) > 3
