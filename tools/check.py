@@ -7,7 +7,6 @@ Durations are remembered, so that a stage says how long it took last time.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import subprocess
@@ -18,6 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # this file is run by its path, and tools/ is a package of the root
+
+from tests.vllm.install import cannot_install  # noqa: E402
+
+from tools.progress import last_time, remember  # noqa: E402
+
 PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 # Four times what the slowest stage was seen to take; a stage that hangs must not hang CI.
@@ -42,15 +47,6 @@ class Outcome:
     exit_code: int | None
     seconds: float = 0.0
     reason: str = ""
-
-
-def cache_directory() -> Path:
-    """Return the folder that outlives checkouts."""
-    explicit = os.environ.get("KVOFFLOAD_CACHE")
-    if explicit:
-        return Path(explicit)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "kvoffload"
 
 
 def needs_root() -> str | None:
@@ -92,8 +88,16 @@ INTEGRATION = (
     ),
 )
 VLLM = (
-    Stage(name="vLLM environment", command=(PYTHON, "tools/setup.py", "vllm")),
-    Stage(name="vLLM tests", command=(PYTHON, "-m", "tests.vllm")),
+    Stage(
+        name="vLLM environment",
+        command=(PYTHON, "tools/setup.py", "vllm"),
+        cannot_run=cannot_install,
+    ),
+    Stage(
+        name="vLLM tests",
+        command=(PYTHON, "-m", "tests.vllm"),
+        cannot_run=cannot_install,
+    ),
 )
 LONG = (
     Stage(name="oracle, all cases", command=(PYTHON, "-m", "tests.oracle")),
@@ -122,22 +126,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("suite", choices=sorted(SUITES))
     arguments = parser.parse_args()
-    durations = Durations(cache_directory() / "durations.json")
     try:
-        outcomes = [run(stage, durations=durations) for stage in SUITES[arguments.suite]]
+        outcomes = [run(stage) for stage in SUITES[arguments.suite]]
     except KeyboardInterrupt:
         print("\nstopped by Ctrl-C; run it again to go on", file=sys.stderr)
         return 130
     return report(arguments.suite, outcomes)
 
 
-def run(stage: Stage, *, durations: Durations) -> Outcome:
+def run(stage: Stage) -> Outcome:
     """Run one stage in a process group of its own, its output passed through."""
     reason = stage.cannot_run()
     if reason is not None:
         return Outcome(stage=stage, exit_code=None, reason=reason)
-    last = durations.of(stage.name)
-    print(f"\n==> {stage.name}" + (f" (last time {last:.0f} s)" if last else ""), flush=True)
+    print(f"\n==> {stage.name}{last_time(stage.name)}", flush=True)
     began = time.monotonic()
     process = subprocess.Popen(
         stage.command,
@@ -154,7 +156,7 @@ def run(stage: Stage, *, durations: Durations) -> Outcome:
         stop(process)
     seconds = time.monotonic() - began
     if exit_code == 0:
-        durations.remember(stage.name, seconds)
+        remember(stage.name, seconds)
     return Outcome(stage=stage, exit_code=exit_code, seconds=seconds)
 
 
@@ -185,37 +187,6 @@ def report(suite: str, outcomes: Sequence[Outcome]) -> int:
     passed = sum(outcome.exit_code == 0 for outcome in outcomes)
     print(f"stages: {passed} passed, {failed} failed")
     return 1 if failed else 0
-
-
-class Durations:
-    """How long each stage took when it last passed."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def of(self, name: str) -> float | None:
-        """Return seconds, or None if it never passed here."""
-        value = self._read().get(name)
-        return value if isinstance(value, int | float) else None
-
-    def remember(self, name: str, seconds: float) -> None:
-        """Keep a duration; a cache that cannot be written is no reason to fail."""
-        known = self._read()
-        known[name] = round(seconds, 1)
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self._path.with_suffix(f".{os.getpid()}")
-            temporary.write_text(json.dumps(known, indent=1, sort_keys=True))
-            temporary.replace(self._path)
-        except OSError as error:
-            print(f"durations are not remembered: {error}", file=sys.stderr)
-
-    def _read(self) -> dict[str, float]:
-        try:
-            known = json.loads(self._path.read_text())
-        except (OSError, ValueError):
-            return {}
-        return known if isinstance(known, dict) else {}
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def summary(console: Console, checks: Sequence[Check], *, seconds: float) -> int
         mark = "[green]ok[/green]    " if check.holds else "[red]FAILED[/red]"
         console.print(f"{mark} {check.statement}")
     failed = not checks or any(not check.holds for check in checks)
-    console.print(f"\n{seconds:.0f} s. On a real cluster: docs/how-to/cluster.md")
+    console.print(f"\n{seconds:.0f} s. On a cluster of your own: docs/how-to/cluster.md")
     return 1 if failed else 0
 
 
