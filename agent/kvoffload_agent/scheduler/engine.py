@@ -89,6 +89,7 @@ class EngineScheduler:
         """Replace a request's caps, from its next decision on."""
         state = self.requests[handle]
         state.caps = caps
+        state.wake_at = 0
         self._restrict(state.pool_request, caps)
 
     def _open(self, caps: RequestCaps) -> PoolRequest:
@@ -227,7 +228,7 @@ class EngineScheduler:
         self.pool.reset(self.client, own=own)
         self.client.fenced = self.jobs.resetting
         for state in self.requests.values():
-            state.next_store = [0] * len(state.next_store)
+            state.rewind()
             state.pool_request.writing = 0
 
     def close(self) -> None:

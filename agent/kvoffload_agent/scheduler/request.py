@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -12,7 +13,8 @@ from kvoffload_agent.scheduler.types import RequestCaps
 from kvoffload_agent.tiers.request import PoolRequest
 from kvoffload_agent.tiers.slots import Slots
 
-ABORTED = "aborted"
+ABORTED: Final = "aborted"
+_ENDLESS: Final = 1 << 62
 
 
 class RequestState:
@@ -20,6 +22,7 @@ class RequestState:
 
     ``local``: tokens that the engine had computed at the last query. ``tail``: boundary of a
     partial-tail hit, 0 if there is none. ``next_store``: first chunk not offered yet.
+    ``wake_at``: tokens below which no chunk becomes storable.
     ``blocks``: block table, 0 = outside the window. ``closed``: it ended and nothing of it will be
     offered any more; it is remembered while its copies run.
     """
@@ -47,6 +50,7 @@ class RequestState:
         self.blocks: list[list[int]] = [[] for _ in geometry.groups]
         self.next_store = [0] * len(geometry.groups)
         self.jobs: dict[int, Job] = {}
+        self.wake_at = 0
         self.local = 0
         self.tail = 0
         self.loaded = False
@@ -69,16 +73,35 @@ class RequestState:
     def reset_cursor(self) -> None:
         """Forget block tables; everything is offered anew."""
         self.blocks = [[] for _ in self.blocks]
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Everything is offered anew."""
         self.next_store = [0] * len(self.next_store)
+        self.wake_at = 0
+
+    def sleep(self) -> None:
+        """Find out how many tokens it takes until another chunk can be stored."""
+        groups = self._geometry.groups
+        nearest = min(
+            (chunks + 1) * group.chunk
+            for chunks, group in zip(self.next_store, groups, strict=True)
+        )
+        limit = self.storable_tokens(_ENDLESS, grown=True)
+        self.wake_at = nearest if nearest <= limit else _ENDLESS
 
     def key_at(self, boundary: int) -> bytes | None:
         """Return the hash of tokens ``[0, boundary)``, None if it is not known."""
         at = boundary // self._geometry.tokens_per_hash - 1
         return self.hashes[at] if 0 <= at < len(self.hashes) else None
 
-    def storable_tokens(self, tokens: int) -> int:
-        """Return how many of ``tokens`` may be offloaded under the caps."""
-        tokens = min(tokens, self.num_tokens)
+    def storable_tokens(self, tokens: int, *, grown: bool = False) -> int:
+        """Return how many of ``tokens`` may be offloaded under the caps.
+
+        ``grown``: whatever tokens the request may still get.
+        """
+        if not grown:
+            tokens = min(tokens, self.num_tokens)
         if self.caps.max_offload_tokens is not None:
             tokens = min(tokens, self.caps.max_offload_tokens)
         if self.caps.prompt_only:

@@ -78,6 +78,7 @@ class HostTier:
             self.tracker = OfferTracker(
                 threshold=config.store_threshold, size=config.max_tracker_size
             )
+        self._blocked: Mask = np.zeros(self.table.room, dtype=np.bool_)
         self._events: list[Event] | None = [] if config.events else None
 
     def add_slots(self, count: int) -> None:
@@ -121,8 +122,7 @@ class HostTier:
         evicted: list[Key] = []
         lacking = needed - self.table.num_free
         if lacking > 0:
-            there = [slots[slots >= 0] for slots in present]
-            victims = self.policy.victims(lacking, blocked=np.concatenate([blocked, *there]))
+            victims = self._victims(lacking, [blocked, *(slots[slots >= 0] for slots in present)])
             if victims is None:
                 return None
             evicted = self._remove(victims, evicted=True)
@@ -133,6 +133,16 @@ class HostTier:
             mine, taken = taken[:size], taken[size:]
             granted.append(self._place(scratch, run, mask, mine))
         return Grant(slots=granted, present=present, evicted=evicted)
+
+    def _victims(self, count: int, blocked: Sequence[Slots]) -> Slots | None:
+        if len(self._blocked) < self.table.room:
+            self._blocked = np.zeros(self.table.room, dtype=np.bool_)
+        for slots in blocked:
+            self._blocked[slots] = True
+        victims = self.policy.victims(count, blocked=self._blocked)
+        for slots in blocked:
+            self._blocked[slots] = False
+        return victims
 
     def _place(self, scratch: Scratch, run: KeyRun, mask: Mask, mine: Slots) -> Slots:
         slots = np.full(len(mask), -1, dtype=np.int64)
@@ -157,6 +167,7 @@ class HostTier:
         self._release_forgotten(slots)
         slots = slots[self.table.keyed[slots]]
         self.table.refs[slots] = READY
+        self.policy.released(slots)
         if self._events is not None and len(slots):
             self._events.append(Event(stored=True, keys=self.keys(slots)))
 
@@ -184,6 +195,7 @@ class HostTier:
     def unpin(self, slots: Slots) -> None:
         """Undo one ``pin``."""
         np.subtract.at(self.table.refs, slots, 1)
+        self.policy.released(slots)
         done = slots[(self.table.refs[slots] == READY) & ~self.table.keyed[slots]]
         if len(done):
             self.table.give_back(np.unique(done))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from kvoffload_agent.scheduler.geometry import Group
 from kvoffload_agent.scheduler.request import RequestState
 from kvoffload_agent.tiers.pool import Client, PartitionPool
 from kvoffload_agent.tiers.secondary import Verdict
 from kvoffload_agent.tiers.slots import READY
+
+# A miss near the start must not cost a look at the whole prompt; each batch costs a few calls.
+_FIRST_BATCH: Final = 16
+_GALLOP: Final = 8
 
 
 class Lookup:
@@ -39,18 +44,20 @@ class Lookup:
         ``first``: number of the first key's chunk.
         """
         done = 0
+        size = _FIRST_BATCH
         deferred = False
         refs = self._pool.host.table.refs
         while done < len(keys):
-            rest = keys[done:] if done else keys
-            slots = self._pool.find(self._client, group.number, rest)
+            batch = keys[done : done + size]
+            slots = self._pool.find(self._client, group.number, batch)
             absent = slots < 0
-            hits = int(absent.argmax()) if absent.any() else len(rest)
+            hits = int(absent.argmax()) if absent.any() else len(batch)
             if hits and (refs[slots[:hits]] < READY).any():
                 deferred = True
             done += hits
-            if done == len(keys):
-                break
+            if hits == len(batch):
+                size *= _GALLOP
+                continue
             verdict = Verdict.MISS
             if self._tiered:
                 verdict = self.ask(group, keys[done], (first + done + 1) * group.chunk)

@@ -43,7 +43,10 @@ def aligned(geometry: Geometry, state: RequestState, handoff: Handoff) -> Single
     group = geometry.groups[handoff.group]
     if not 0 < handoff.boundary <= state.storable_tokens(state.num_tokens):
         return None
-    return _single(geometry, state, group, handoff.boundary, handoff.block)
+    boundary = handoff.boundary
+    return _single(
+        geometry, state, group, position=boundary, boundary=boundary, block=handoff.block
+    )
 
 
 def partial(
@@ -62,14 +65,17 @@ def partial(
         return None
     found = []
     for group in geometry.groups:
-        position = tail_position(geometry, group, handoff.boundary)
         if group.align:
             block = handoff.block if group.number == handoff.group else 0
         else:
-            at = (position - 1) // group.tokens_per_block
+            at = (handoff.boundary - 1) // group.tokens_per_block
             table = state.blocks[group.number]
             block = table[at] if at < len(table) else 0
-        single = _single(geometry, state, group, position, block)
+        # An eagle group's key proves one token more than the block is stored for.
+        position = tail_position(geometry, group, handoff.boundary)
+        single = _single(
+            geometry, state, group, position=position, boundary=handoff.boundary, block=block
+        )
         if single is None:
             return None
         found.append(single)
@@ -77,12 +83,18 @@ def partial(
 
 
 def _single(
-    geometry: Geometry, state: RequestState, group: Group, position: int, block: int
+    geometry: Geometry,
+    state: RequestState,
+    group: Group,
+    *,
+    position: int,
+    boundary: int,
+    block: int,
 ) -> SingleBlock | None:
     key = state.key_at(position)
     if key is None or not block:
         return None
-    at = (position - 1) // group.tokens_per_block
+    at = (boundary - 1) // group.tokens_per_block
     return SingleBlock(
         run=KeyRun(group=group.number, hashes=[key], positions=[position]),
         block=block,

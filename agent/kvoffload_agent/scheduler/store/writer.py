@@ -72,8 +72,11 @@ class StoreWriter:
         plans = self._handoffs(step, requests)
         for entry in step.requests:
             state = requests.get(entry.handle)
-            if state is not None:
-                plans += self._chunks(state, entry.computed + entry.scheduled)
+            if state is None:
+                continue
+            after = entry.computed + entry.scheduled
+            if after >= state.wake_at:
+                plans += self._chunks(state, after)
         for handle in step.finished:
             state = requests.get(handle)
             if state is not None and not state.closed:
@@ -147,6 +150,7 @@ class StoreWriter:
                 plans = [self._plan(state, selected, runs, grant.slots)]
         for number, last in enumerate(storable):
             state.next_store[number] = max(state.next_store[number], last)
+        state.sleep()
         return plans
 
     def _plan(

@@ -56,11 +56,13 @@ class AdaptiveReplacement:
             self.recent_ghosts.pop((run.group, key), None)
             self.frequent_ghosts.pop((run.group, key), None)
 
-    def victims(self, count: int, *, blocked: Slots) -> Slots | None:
+    def released(self, slots: Slots) -> None:
+        """Nothing to do: the lists are looked at when a victim is wanted."""
+
+    def victims(self, count: int, *, blocked: Mask) -> Slots | None:
         """Take from T1 while it is at least its target, else from T2, else from the other."""
-        stay = set(blocked.tolist())
-        recent = self._evictable(self.recent, stay)
-        frequent = self._evictable(self.frequent, stay)
+        recent = self._evictable(self.recent, blocked)
+        frequent = self._evictable(self.frequent, blocked)
         size = len(self.recent)
         chosen = []
         for _ in range(count):
@@ -154,9 +156,9 @@ class AdaptiveReplacement:
             del frequent[key]
             frequent[key] = None
 
-    def _evictable(self, slots: Iterable[int], stay: set[int]) -> Iterator[int]:
+    def _evictable(self, slots: Iterable[int], blocked: Mask) -> Iterator[int]:
         refs = self._table.refs
-        return (slot for slot in slots if slot not in stay and refs[slot] == READY)
+        return (slot for slot in slots if not blocked[slot] and refs[slot] == READY)
 
     def _keys(self, slots: Slots) -> list[Key]:
         groups = self._table.groups[slots].tolist()

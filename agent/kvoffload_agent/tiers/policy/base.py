@@ -113,11 +113,14 @@ class EvictionPolicy(Protocol):
     def insert(self, scratch: Scratch, run: KeyRun, slots: Slots) -> None:
         """Keys of a request were given slots (already in the table, being written)."""
 
-    def victims(self, count: int, *, blocked: Slots) -> Slots | None:
+    def victims(self, count: int, *, blocked: Mask) -> Slots | None:
         """Return the ``count`` slots that leave first, in order, or None if there are fewer.
 
-        Slots in ``blocked`` stay. Nothing is changed.
+        ``blocked``: per slot, whether it has to stay. Nothing is changed.
         """
+
+    def released(self, slots: Slots) -> None:
+        """Chunks became evictable: readable, or read no longer."""
 
     def evict(self, slots: Slots) -> None:
         """These victims leave; their keys are still in the table."""

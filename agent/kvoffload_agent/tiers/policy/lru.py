@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvoffload_agent.tiers.policy.base import Find, KeyRun, Scratch
-from kvoffload_agent.tiers.slots import READY, Mask, Slots, SlotTable
+from kvoffload_agent.tiers.policy.queue import RankQueue
+from kvoffload_agent.tiers.slots import Mask, Slots, SlotTable
 
 # A rank (a, b) is one integer a * SPAN + b; b is minus a position in tokens, so above -SPAN.
 SPAN: Final = 1 << 31
@@ -23,6 +24,8 @@ class LeastRecentlyUsed:
         self._table = table
         self._find = find
         self._ranks: NDArray[np.int64] = np.zeros(table.room, dtype=np.int64)
+        self._member: NDArray[np.int8] = np.zeros(table.room, dtype=np.int8)
+        self._queue = RankQueue(table, self._ranks, self._member, 0)
         self._tick = 0
         self._base = 0
         self._epoch = 0
@@ -31,6 +34,8 @@ class LeastRecentlyUsed:
         """Follow the slot table, which has become longer."""
         more = self._table.room - len(self._ranks)
         self._ranks = np.concatenate([self._ranks, np.zeros(more, dtype=np.int64)])
+        self._member = np.zeros(self._table.room, dtype=np.int8)
+        self._queue.follow(self._ranks, self._member)
 
     def observe(self, scratch: Scratch, run: KeyRun, slots: Slots, seen: Mask) -> None:
         """Raise the ranks of keys that the request observes for the first time.
@@ -42,32 +47,24 @@ class LeastRecentlyUsed:
         if run.positions is None or not mask.any():
             return
         ranks = self._rank_of(own) - _offsets(run)
-        at = slots[mask]
-        self._ranks[at] = np.maximum(self._ranks[at], ranks[mask])
+        self._set(slots[mask], ranks[mask], raise_only=True)
 
     def insert(self, scratch: Scratch, run: KeyRun, slots: Slots) -> None:
         """Rank new chunks: by position, or one after the other if it is not known."""
         own = self._own(scratch)
         if run.positions is None:
-            self._ranks[slots] = self._fresh(len(slots))
+            self._set(slots, self._fresh(len(slots)))
         else:
-            self._ranks[slots] = self._rank_of(own) - _offsets(run)
+            self._set(slots, self._rank_of(own) - _offsets(run))
 
-    def victims(self, count: int, *, blocked: Slots) -> Slots | None:
+    def victims(self, count: int, *, blocked: Mask) -> Slots | None:
         """Return the evictable slots of the smallest ranks; equal ranks by hash, then group."""
-        table = self._table
-        evictable = table.refs[: table.count] == READY
-        evictable[blocked] = False
-        candidates = np.flatnonzero(evictable)
-        if len(candidates) < count:
-            return None
-        ranks = self._ranks[candidates]
-        if count < len(candidates):
-            bound = np.partition(ranks, count - 1)[count - 1]
-            candidates = candidates[ranks <= bound]
-            ranks = self._ranks[candidates]
-        order = np.argsort(ranks, kind="stable")
-        return self._break_ties(candidates[order], ranks[order])[:count]
+        found = self._queue.smallest(count, blocked)
+        return found if len(found) == count else None
+
+    def released(self, slots: Slots) -> None:
+        """Chunks became readable, or are read no longer."""
+        self._queue.note(slots)
 
     def evict(self, slots: Slots) -> None:
         """Nothing to do: a slot's rank is written when it is filled."""
@@ -80,18 +77,19 @@ class LeastRecentlyUsed:
         del run
         scratch.enter(self._epoch)
         present = slots[slots >= 0][::-1]
-        self._ranks[present] = self._fresh(len(present))
+        self._set(present, self._fresh(len(present)))
 
     def finish(self, scratch: Scratch) -> None:
         """Give what the request observed fresh ranks, its head the most recent."""
         scratch.enter(self._epoch)
         slots, _ = scratch.last_to_first(self._find)
         resident = slots[slots >= 0]
-        self._ranks[resident] = self._fresh(len(resident))
+        self._set(resident, self._fresh(len(resident)))
 
     def reset(self) -> None:
         """Forget ranks and observations."""
         self._epoch += 1
+        self._queue.clear()
 
     def order(self) -> Slots:
         """Return resident slots, first to leave first, equal ranks in order of insertion."""
@@ -123,16 +121,13 @@ class LeastRecentlyUsed:
         oldest = int(resident.min()) // SPAN if len(resident) else _MAX_TICK - 1
         self._ranks -= oldest * SPAN
         self._base += oldest
+        self._queue.clear()
 
-    def _break_ties(self, slots: Slots, ranks: NDArray[np.int64]) -> Slots:
-        same = ranks[1:] == ranks[:-1]
-        if not same.any():
-            return slots
-        hashes = self._table.hashes(slots)
-        groups = self._table.groups[slots].tolist()
-        keyed = list(zip(ranks.tolist(), hashes, groups, slots.tolist(), strict=True))
-        keyed.sort()
-        return np.array([entry[3] for entry in keyed], dtype=np.int64)
+    def _set(self, slots: Slots, ranks: NDArray[np.int64], *, raise_only: bool = False) -> None:
+        if raise_only:
+            ranks = np.maximum(self._ranks[slots], ranks)
+        self._ranks[slots] = ranks
+        self._queue.note(slots)
 
 
 def _offsets(run: KeyRun) -> NDArray[np.int64]:
