@@ -149,7 +149,9 @@ class Partition:
             self.members,
             key=lambda member: (member.capacity is None, member.capacity or 0, member.bucket),
         )
-        self.bucket, self.capacity = most.bucket, most.capacity
+        if (most.bucket, most.capacity) != (self.bucket, self.capacity):
+            self.bucket, self.capacity = most.bucket, most.capacity
+            self.refusal, self.retry_at = None, 0.0
 
     def ready(self, member: Member) -> bool:
         """Whether there are slots, and a session's workers can copy to and from each of them."""
@@ -222,6 +224,9 @@ class Partition:
         kept free, and in a large partition a share of it, as long as the budget has it.
         """
         if not self.members or self.pending or self.leaving or now < self.retry_at:
+            return False
+        if self.capacity == 0:
+            # Its pods have no entry yet, or may keep nothing: no refusal, nothing is asked for.
             return False
         segment = self.segment_bytes(budget=budget) // self.geometry.row_bytes
         return not self.rows or self.pool.free_slots < max(segment, self.slots // FREE_SHARE)

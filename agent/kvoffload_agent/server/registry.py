@@ -149,6 +149,7 @@ class SessionRegistry:
                 session=session.number,
             )
         )
+        session.follow_policy()
         for parked in list(self._parked.values()):
             if parked.hello.session_key == session.key:
                 self._unpark(session, registration.shape, parked)

@@ -68,7 +68,7 @@ class Agent:
         """Start it and wait until it serves."""
         self.process = Process(
             [
-                *self._wrapper, str(PROGRAM), "run", "--policies", str(self.policies),
+                *self._wrapper, str(PROGRAM), "run", *self.source(),
                 "--socket", str(self.socket), "--http", "127.0.0.1:0", *self._arguments,
             ],
             name="agent",
@@ -79,6 +79,10 @@ class Agent:
             lambda: self._served() is not None, what="serving", deadline_seconds=START_SECONDS
         )
         self.http = self._served()
+
+    def source(self) -> list[str]:
+        """Where its configuration comes from."""
+        return ["--policies", str(self.policies)]
 
     def write(self, name: str, text: str) -> None:
         """Put a policy file in place, whole at once."""
