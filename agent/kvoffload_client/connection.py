@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from kvoffload_api.wire.framing import MAX_MESSAGE_BYTES, FramingError, encode
+from kvoffload_api.wire.framing import FramingError, encode
 from kvoffload_api.wire.messages import Hello, Message, Refused, Welcome
 from kvoffload_client.receiver import Frame, FrameReceiver
 
@@ -36,6 +36,8 @@ _JOIN_SECONDS: Final = 5.0
 # A connection that breaks sooner was no recovery: an agent that fails on what we say is not asked
 # again and again at the first pace.
 _LASTING_SECONDS: Final = 5.0
+# What an engine keeps for an agent that does not read: a few messages of the largest size.
+_MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
 
 
 class Handler(Protocol):
@@ -100,18 +102,21 @@ class Connection:
                     os.close(fd)
 
     def send(self, message: Message) -> bool:
-        """Send or queue a message without waiting; False if there is no open connection.
+        """Send or queue a message without waiting; False if it cannot be sent.
 
-        A connection whose peer takes nothing any more is closed before the queue outgrows one
-        message of the largest size.
+        A message over the protocol's limit is not sent, and changes nothing else. A connection
+        whose peer takes nothing any more is closed.
         """
         with self._lock:
             if self._socket is None:
                 return False
             try:
                 self._push(self._socket, encode(message, boot_id=self._boot_id))
-            except (OSError, FramingError) as error:
-                _log.debug("%s: cannot send: %s", self._name, error)
+            except FramingError as error:
+                _log.info("%s: cannot send %s: %s", self._name, type(message).__name__, error)
+                return False
+            except OSError as error:
+                _log.info("%s: cannot send: %s", self._name, error)
                 self._shut()
                 return False
             return True
@@ -129,7 +134,7 @@ class Connection:
             with contextlib.suppress(BlockingIOError):
                 sent = sock.send(frame, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         if sent < len(frame):
-            if len(self._outbox) > MAX_MESSAGE_BYTES:
+            if len(self._outbox) + len(frame) > _MAX_UNSENT_BYTES:
                 raise OSError("the agent takes no messages any more")
             self._outbox += memoryview(frame)[sent:]
             self._wake()

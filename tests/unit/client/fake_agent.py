@@ -62,6 +62,8 @@ class FakeAgent:
         self.session = 1
         self.answers: dict[type[Message], Answer] = {}
         self.silent = False
+        self.hearing = threading.Event()
+        self.hearing.set()
         self.peers: list[FakePeer] = []
         self.received: list[tuple[FakePeer, Message]] = []
         self.errors: list[Exception] = []
@@ -82,6 +84,7 @@ class FakeAgent:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self.hearing.set()
         self.path.unlink(missing_ok=True)
         for peer in self.peers:
             peer.close()
@@ -151,6 +154,7 @@ class FakeAgent:
             peer: FakePeer | None = None
             with contextlib.suppress(OSError):
                 while header := stream.read(HEADER.size):
+                    self.hearing.wait(WAIT_SECONDS)
                     length, _ = decode_header(header)
                     message = decode_from_engine(stream.read(length))
                     if isinstance(message, Hello):
