@@ -156,7 +156,10 @@ class FakeAgent:
                 while header := stream.read(HEADER.size):
                     self.hearing.wait(WAIT_SECONDS)
                     length, _ = decode_header(header)
-                    message = decode_from_engine(stream.read(length))
+                    body = stream.read(length)
+                    if len(body) < length:  # the engine hung up within a message
+                        return
+                    message = decode_from_engine(body)
                     if isinstance(message, Hello):
                         peer = FakePeer(sock, message, self.boot_id)
                         if self._welcome:
