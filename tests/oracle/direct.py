@@ -104,16 +104,19 @@ class Direct:
 
     def _runs(self, keys: list[str], positions: int | None) -> list[KeyRun]:
         """Keys of one group in a row make a run."""
-        runs: list[KeyRun] = []
+        rows: list[tuple[int, list[bytes]]] = []
         for name in keys:
             group, value = self._names.key(name)
-            if not runs or runs[-1].group != group:
-                runs.append(
-                    KeyRun(group=group, hashes=[], positions=None if positions is None else [])
-                )
-            assert isinstance(runs[-1].hashes, list)
-            runs[-1].hashes.append(value)
-            if positions is not None:
-                assert isinstance(runs[-1].positions, list)
-                runs[-1].positions.append(int.from_bytes(value, "big") * positions)
-        return runs
+            if not rows or rows[-1][0] != group:
+                rows.append((group, []))
+            rows[-1][1].append(value)
+        return [
+            KeyRun(group=group, hashes=hashes, positions=_ends(hashes, positions))
+            for group, hashes in rows
+        ]
+
+
+def _ends(hashes: list[bytes], size: int | None) -> Slots | None:
+    if size is None:
+        return None
+    return np.array([int.from_bytes(value, "big") * size for value in hashes], dtype=np.int64)

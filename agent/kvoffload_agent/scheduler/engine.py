@@ -152,7 +152,7 @@ class EngineScheduler:
             job=self.jobs.next,
             handle=handle,
             parts=[load.part for load in loads],
-            keys=[(run.group, key) for run in runs for key in run.hashes],
+            keys=[(run.group, run.hashes) for run in runs],
         )
         self.jobs.open(
             state,

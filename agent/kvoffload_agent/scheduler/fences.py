@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from kvoffload_agent.scheduler.types import Blocks
 
 
 class Fences:
@@ -11,19 +13,21 @@ class Fences:
     def __init__(self) -> None:
         self._jobs: dict[int, set[int]] = {}
 
-    def add(self, job: int, blocks: Iterable[int]) -> None:
+    def add(self, job: int, tables: Sequence[Blocks]) -> None:
         """Fence the source blocks of a job."""
-        for block in blocks:
-            self._jobs.setdefault(block, set()).add(job)
+        for table in tables:
+            for block in table.tolist():
+                self._jobs.setdefault(block, set()).add(job)
 
-    def remove(self, job: int, blocks: Iterable[int]) -> None:
+    def remove(self, job: int, tables: Sequence[Blocks]) -> None:
         """A job ended."""
-        for block in blocks:
-            jobs = self._jobs.get(block)
-            if jobs is not None:
-                jobs.discard(job)
-                if not jobs:
-                    del self._jobs[block]
+        for table in tables:
+            for block in table.tolist():
+                jobs = self._jobs.get(block)
+                if jobs is not None:
+                    jobs.discard(job)
+                    if not jobs:
+                        del self._jobs[block]
 
     def crossed(self, blocks: Iterable[int]) -> set[int]:
         """Return the jobs that read any of these blocks."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from kvoffload_agent.scheduler.fences import Fences
 from kvoffload_agent.scheduler.request import Job, RequestState
+from kvoffload_agent.scheduler.types import Blocks
 from kvoffload_agent.tiers.slots import Slots
 
 
@@ -30,8 +31,8 @@ class Jobs:
         *,
         store: bool,
         slots: Slots,
-        sources: Sequence[int] = (),
-        fenced: Sequence[int] = (),
+        sources: Sequence[Blocks] = (),
+        fenced: Sequence[Blocks] = (),
         loading: Sequence[tuple[int, Sequence[bytes]]] = (),
     ) -> Job:
         """Make a job. ``fenced``: source blocks that may be re-allocated from now on."""

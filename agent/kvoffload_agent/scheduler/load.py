@@ -51,8 +51,8 @@ def plan_group(
     last_block = ceil_div(end, group.tokens_per_block)
     first_block = _first_block(table, ceil_div(state.local, group.tokens_per_block), last_block)
     if first_block == last_block:
-        nothing = KeyRun(group=group.number, hashes=[], positions=[])
         empty = np.empty(0, dtype=np.int64)
+        nothing = KeyRun(group=group.number, hashes=[], positions=empty)
         return GroupLoad(run=nothing, slots=empty, part=Part.empty(last_block))
     if len(table) < last_block:
         raise UnexpectedLoadError(f"{len(table)} blocks do not reach token {end}")
@@ -80,13 +80,13 @@ def _first_block(table: Blocks, low: int, high: int) -> int:
 
 def _run(geometry: Geometry, state: RequestState, group: Group, first: int, last: int) -> KeyRun:
     keys = state.keys[group.number]
-    ends: Sequence[int] = positions(group, first, last - first)
+    ends = positions(group, first, last - first)
     hashes: Sequence[bytes] = keys[first:last]
     if state.tail:
         position = tail_position(geometry, group, state.tail)
         key = state.key_at(position)
         hashes = [*keys[first : last - 1], *([key] if key is not None else [])]
-        ends = [*ends[:-1], position]
+        ends[-1] = position
     if len(hashes) != last - first:
         raise UnexpectedLoadError(f"{len(keys)} keys do not reach chunk {last}")
     return KeyRun(group=group.number, hashes=hashes, positions=ends)

@@ -4,12 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 
 from kvoffload_agent.scheduler.types import Blocks, CopyPlan
 
 _NOTHING = np.empty(0, dtype=np.int64)
+
+
+class PlanKeys(Sequence[tuple[int, bytes]]):
+    """The keys of a plan as (group, hash), built only if somebody looks at them."""
+
+    def __init__(self, runs: Sequence[tuple[int, Sequence[bytes]]]) -> None:
+        self._runs = runs
+        self._keys: list[tuple[int, bytes]] | None = None
+
+    def __len__(self) -> int:
+        return sum(len(hashes) for _, hashes in self._runs)
+
+    @overload
+    def __getitem__(self, at: int) -> tuple[int, bytes]: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[tuple[int, bytes]]: ...
+
+    def __getitem__(self, at: int | slice) -> tuple[int, bytes] | Sequence[tuple[int, bytes]]:
+        if self._keys is None:
+            self._keys = [(group, key) for group, hashes in self._runs for key in hashes]
+        return self._keys[at]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +81,9 @@ def whole_chunks(
 
 
 def assemble(
-    *, job: int, handle: int, parts: Sequence[Part], keys: Sequence[tuple[int, bytes]]
+    *, job: int, handle: int, parts: Sequence[Part], keys: Sequence[tuple[int, Sequence[bytes]]]
 ) -> CopyPlan:
-    """Join the parts of all groups."""
+    """Join the parts of all groups. ``keys``: per group, hashes in the order of the entries."""
     return CopyPlan(
         job=job,
         handle=handle,
@@ -69,5 +92,5 @@ def assemble(
         index=np.concatenate([part.index for part in parts]),
         group_sizes=tuple(len(part.blocks) for part in parts),
         first=tuple(part.first for part in parts),
-        keys=keys,
+        keys=PlanKeys(keys),
     )

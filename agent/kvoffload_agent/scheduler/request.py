@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from kvoffload_agent.scheduler.geometry import Geometry, Group
-from kvoffload_agent.scheduler.types import RequestCaps
+from kvoffload_agent.scheduler.types import Blocks, RequestCaps
 from kvoffload_agent.tiers.request import PoolRequest
 from kvoffload_agent.tiers.slots import Slots
 
@@ -129,17 +129,13 @@ class Job:
     store: bool
     left: int
     slots: Slots
-    fenced: list[int]
-    sources: list[int]
+    fenced: list[Blocks]
+    sources: list[Blocks]
     loading: list[tuple[int, Sequence[bytes]]]
     failed: bool = False
 
 
-def positions(group: Group, first: int, count: int) -> Sequence[int]:
+def positions(group: Group, first: int, count: int) -> Slots:
     """Return the ends of ``count`` chunks from chunk ``first`` on, in tokens."""
-    return range((first + 1) * group.chunk, (first + count + 1) * group.chunk, group.chunk)
-
-
-def no_slots() -> Slots:
-    """Return an empty array of slots."""
-    return np.empty(0, dtype=np.int64)
+    chunk = group.chunk
+    return np.arange((first + 1) * chunk, (first + count) * chunk + 1, chunk, dtype=np.int64)

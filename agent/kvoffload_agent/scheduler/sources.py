@@ -45,9 +45,9 @@ def split(
             continue
         recurrent = group.kind is GroupKind.MAMBA
         if not request.origins:
-            edges.append((low if recurrent else first, run.positions[-1], _HOST))
+            edges.append((low if recurrent else first, int(run.positions[-1]), _HOST))
             continue
-        for key, end in zip(run.hashes, run.positions, strict=True):
+        for key, end in zip(run.hashes, run.positions.tolist(), strict=True):
             origin = request.origins.get((group.number, key))
             level = _HOST if origin is None else levels[origin]
             start = low if recurrent else max(_start(group, end), first)

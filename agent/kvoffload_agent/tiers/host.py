@@ -155,7 +155,7 @@ class HostTier:
             part = KeyRun(
                 group=run.group,
                 hashes=[run.hashes[i] for i in at],
-                positions=None if run.positions is None else [run.positions[i] for i in at],
+                positions=None if run.positions is None else run.positions[mask],
             )
         self.table.fill(mine, group=run.group, hashes=part.hashes)
         self.index.insert(run.group, part.hashes, mine)

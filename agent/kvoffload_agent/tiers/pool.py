@@ -126,7 +126,7 @@ class PartitionPool:
         """
         if client.fenced or not request.load_tiers:
             return Verdict.MISS
-        run = KeyRun(group=group, hashes=[key], positions=[position])
+        run = KeyRun(group=group, hashes=[key], positions=np.array([position]))
         return self.below.lookup(request, run, blocked=self._leased_by_others(client))
 
     def pin(self, request: PoolRequest, runs: Sequence[KeyRun], slots: Sequence[Slots]) -> None:

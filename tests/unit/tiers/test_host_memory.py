@@ -25,7 +25,8 @@ class Bench:
     def offer(
         self, request: PoolRequest, *keys: int, positions: Sequence[int] | None = None
     ) -> Grant | None:
-        run = KeyRun(group=0, hashes=[_key(key) for key in keys], positions=positions)
+        at = None if positions is None else np.array(positions)
+        run = KeyRun(group=0, hashes=[_key(key) for key in keys], positions=at)
         return self.pool.offer(self.client, request, [run])
 
     def store(
@@ -155,7 +156,7 @@ def test_what_one_engine_leases_no_other_evicts() -> None:
     grant = bench.offer(bench.pool.open(), 3, positions=[1])
     assert _evicted(grant) == [1]
     assert bench.offer(bench.pool.open(), 4, positions=[1]) is None
-    run = KeyRun(group=0, hashes=[_key(5)], positions=[1])
+    run = KeyRun(group=0, hashes=[_key(5)], positions=np.array([1]))
     own = bench.pool.offer(other, bench.pool.open(), [run])
     assert _evicted(own) == [2]
 

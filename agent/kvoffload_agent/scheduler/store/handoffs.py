@@ -96,7 +96,7 @@ def _single(
         return None
     at = (boundary - 1) // group.tokens_per_block
     return SingleBlock(
-        run=KeyRun(group=group.number, hashes=[key], positions=[position]),
+        run=KeyRun(group=group.number, hashes=[key], positions=np.array([position])),
         block=block,
         at=at,
         index=at % geometry.blocks_per_chunk,

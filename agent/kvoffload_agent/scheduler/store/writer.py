@@ -9,12 +9,13 @@ import numpy as np
 from kvoffload_agent.scheduler.geometry import Geometry
 from kvoffload_agent.scheduler.jobs import Jobs
 from kvoffload_agent.scheduler.plan import Part, assemble, whole_chunks
-from kvoffload_agent.scheduler.request import RequestState
+from kvoffload_agent.scheduler.request import RequestState, positions
 from kvoffload_agent.scheduler.store import handoffs
 from kvoffload_agent.scheduler.store.select import Selection, Selector
 from kvoffload_agent.scheduler.types import CopyPlan, ScheduledRequest, StepInput
 from kvoffload_agent.tiers.policy.base import KeyRun
 from kvoffload_agent.tiers.pool import Client, PartitionPool
+from kvoffload_agent.tiers.slots import Slots
 
 Requests = Mapping[int, RequestState]
 
@@ -128,8 +129,8 @@ class StoreWriter:
         for single, slots in zip(singles, grant.slots, strict=True):
             if slots[0] >= 0:
                 parts[single.run.group] = single.part(int(slots[0]))
-                keys.append((single.run.group, single.run.hashes[0]))
-        return [self._open(state, parts, keys, handed_over=True)]
+                keys.append((single.run.group, single.run.hashes))
+        return [self._open(state, parts, keys, written=grant.written(), handed_over=True)]
 
     def _chunks(self, state: RequestState, tokens: int) -> list[CopyPlan]:
         offloadable = state.storable_tokens(tokens)
@@ -146,8 +147,9 @@ class StoreWriter:
             grant = self._pool.offer(self._client, state.pool_request, runs)
             if grant is None:
                 return []
-            if len(grant.written()):
-                plans = [self._plan(state, selected, runs, grant.slots)]
+            written = grant.written()
+            if len(written):
+                plans = [self._plan(state, selected, runs, grant.slots, written)]
         for number, last in enumerate(storable):
             state.next_store[number] = max(state.next_store[number], last)
         state.sleep()
@@ -158,7 +160,8 @@ class StoreWriter:
         state: RequestState,
         selected: Sequence[Selection],
         runs: Sequence[KeyRun],
-        granted: Sequence[np.ndarray],
+        granted: Sequence[Slots],
+        written: Slots,
     ) -> CopyPlan:
         parts = [Part.empty() for _ in self._geometry.groups]
         keys = []
@@ -170,25 +173,34 @@ class StoreWriter:
                 slots=slots,
                 per_chunk=self._geometry.blocks_per_chunk,
             )
-            taken = zip(run.hashes, slots.tolist(), strict=True)
-            keys += [(number, key) for key, slot in taken if slot >= 0]
-        return self._open(state, parts, keys, handed_over=False)
+            hashes = run.hashes
+            if (slots < 0).any():
+                taken = zip(hashes, slots.tolist(), strict=True)
+                hashes = [key for key, slot in taken if slot >= 0]
+            keys.append((number, hashes))
+        return self._open(state, parts, keys, written=written, handed_over=False)
 
     def _open(
         self,
         state: RequestState,
         parts: Sequence[Part],
-        keys: Sequence[tuple[int, bytes]],
+        keys: Sequence[tuple[int, Sequence[bytes]]],
         *,
+        written: Slots,
         handed_over: bool,
     ) -> CopyPlan:
         plan = assemble(job=self._jobs.next, handle=state.handle, parts=parts, keys=keys)
-        now: list[int] = []
-        later: list[int] = []
-        for group, part in zip(self._geometry.groups, parts, strict=True):
-            at_once = group.windowed or handed_over
-            (now if at_once else later).extend(part.blocks.tolist())
-        self._jobs.open(state, store=True, slots=np.unique(plan.slots), sources=later, fenced=now)
+        now = [
+            part.blocks
+            for group, part in zip(self._geometry.groups, parts, strict=True)
+            if group.windowed or handed_over
+        ]
+        later = [
+            part.blocks
+            for group, part in zip(self._geometry.groups, parts, strict=True)
+            if not (group.windowed or handed_over)
+        ]
+        self._jobs.open(state, store=True, slots=written, sources=later, fenced=now)
         if state.status:
             self._jobs.fence_sources(state)
         return plan
@@ -198,10 +210,11 @@ class StoreWriter:
         keys = state.keys[group.number]
         if isinstance(chunks, range):
             hashes = keys[chunks.start : chunks.stop]
+            ends = positions(group, chunks.start, len(chunks))
         else:
             hashes = [keys[at] for at in chunks]
-        positions = [(at + 1) * group.chunk for at in chunks]
-        return KeyRun(group=group.number, hashes=hashes, positions=positions)
+            ends = (np.array(chunks, dtype=np.int64) + 1) * group.chunk
+        return KeyRun(group=group.number, hashes=hashes, positions=ends)
 
 
 def _extend(state: RequestState, entry: ScheduledRequest) -> None:

@@ -22,7 +22,7 @@ class KeyRun:
 
     group: int
     hashes: Sequence[bytes]
-    positions: Sequence[int] | None
+    positions: Slots | None
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Scratch:
             new = np.fromiter((key not in table for key in hashes), np.bool_, len(hashes)) & seen
         else:
             new = seen
-        positions: Sequence[int] = run.positions or [-1] * len(hashes)
+        positions = [-1] * len(hashes) if run.positions is None else run.positions.tolist()
         if new.all():
             table.update(zip(hashes, positions, strict=True))
         else:

@@ -133,4 +133,4 @@ class LeastRecentlyUsed:
 def _offsets(run: KeyRun) -> NDArray[np.int64]:
     if run.positions is None:
         return np.zeros(len(run.hashes), dtype=np.int64)
-    return np.asarray(run.positions, dtype=np.int64)
+    return run.positions

@@ -83,10 +83,10 @@ class RankQueue:
         good = self._evictable(slots)
         good &= self._ranks[slots] == self._snapshot[: len(slots)]
         kept = slots[good & ~blocked[slots]]
-        self._forget_gone(slots, good)
+        self._forget_gone(good)
         return kept
 
-    def _forget_gone(self, slots: Slots, good: Mask) -> None:
+    def _forget_gone(self, good: Mask) -> None:
         """Drop leading entries that left, were pinned or moved: they are noted when they return."""
         gone = int(good.argmax()) if good.any() else len(good)
         if gone:
