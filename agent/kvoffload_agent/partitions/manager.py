@@ -100,7 +100,7 @@ class PartitionManager:
             raise GeometryError(
                 f"partition {key} has rows of {partition.geometry.row_bytes} bytes on"
                 f" {partition.geometry.ranks} ranks, this engine {geometry.row_bytes} bytes on"
-                f" {geometry.ranks}"
+                f" {geometry.ranks}, or their blocks and hashes differ"
             )
         partition.join(member)
         partition.retry_at = 0.0
@@ -111,6 +111,9 @@ class PartitionManager:
         """Take a session off its partition, after its last worker left; its chunks stay."""
         partition.leave(member, now=self._clock())
         partition.admit()
+        if not partition.members and not any(partition.every_row()):
+            # Nothing is kept for the next engine, and fingerprints are an engine's to choose.
+            self.close(partition)
         self.wake()
 
     def admit(self, partition: Partition) -> None:
@@ -174,7 +177,7 @@ class PartitionManager:
             partition.refusal = outcome
             return
         partition.refusal = None
-        if partition.key not in self._partitions or not partition.members:
+        if self._partitions.get(partition.key) is not partition or not partition.members:
             # Its engines left while it grew; what others could use is not kept for nobody.
             self._arena.close(outcome)
             return

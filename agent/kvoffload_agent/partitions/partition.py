@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -36,10 +36,14 @@ class PartitionKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
-    """``row_bytes`` on each of ``ranks`` ranks; equal for all engines of a partition."""
+    """``row_bytes`` on each of ``ranks`` ranks; equal for all engines of a partition.
+
+    ``layout``: whatever else decides what a key and a row mean.
+    """
 
     row_bytes: int
     ranks: int
+    layout: Hashable = None
 
 
 class Pool(Protocol):

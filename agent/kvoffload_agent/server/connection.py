@@ -25,8 +25,11 @@ from kvoffload_api.wire.messages import FromAgent, FromEngine
 READ_BUFFER_BYTES: Final = 256 * 1024
 # Before a peer said who it is, it may send a hello, whose token is a few KiB.
 MAX_HELLO_BYTES: Final = 64 * 1024
-# A peer that does not read: some hundred plans of a million tokens each.
-MAX_UNSENT_BYTES: Final = 128 * 1024 * 1024
+# A peer that does not read: a dozen plans of a million tokens each, at 1.5 MB a group.
+MAX_UNSENT_BYTES: Final = 32 * 1024 * 1024
+# The rest of a frame follows its header at once, unless the peer was stopped or means harm: until
+# then it holds a buffer of the frame's size. A debugger's or a busy host's pause is far shorter.
+FRAME_SECONDS: Final = 30.0
 # The socket buffer was full although nothing of ours is queued: ask again after a scheduler tick.
 RETRY_SECONDS: Final = 0.002
 # How long a last reply may wait for a peer that does not read.
@@ -63,6 +66,8 @@ class Connection(asyncio.BufferedProtocol):
         self._dropped = bytearray(0)
         self._paused = False
         self._delivering = False
+        self._frames = 0
+        self._late_frame: asyncio.TimerHandle | None = None
         self._unsent: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._unsent_bytes = 0
         self._writable = True
@@ -104,6 +109,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Tell the owner, once, that the peer's end is closed."""
         self.closing = True
+        self._stop_waiting()
         self._unsent.clear()
         self._buffer = bytearray()
         self._filled = 0
@@ -134,6 +140,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 body = bytes(memoryview(self._buffer)[start + HEADER.size : start + size])
                 start += size
+                self._frames += 1
                 self._on_message(self, decode_from_engine(body))
             self._keep_rest(start)
         except FramingError as error:
@@ -168,6 +175,33 @@ class Connection(asyncio.BufferedProtocol):
             # Complete frames wait here while paused, so nothing is read; make room for after.
             self._buffer = bytearray(2 * len(rest))
         self._buffer[: len(rest)] = rest
+        if not rest:
+            self._stop_waiting()
+        elif self._late_frame is None:
+            self._wait_for_rest()
+
+    def _wait_for_rest(self) -> None:
+        """Give the frame that begins now, or began a while ago, its time."""
+        self._late_frame = asyncio.get_running_loop().call_later(
+            FRAME_SECONDS, self._look_for_rest, self._frames
+        )
+
+    def _look_for_rest(self, frames: int) -> None:
+        self._late_frame = None
+        if self.closing or not self._filled:
+            return
+        if self._paused or self._frames != frames:
+            self._wait_for_rest()
+            return
+        _log.warning(
+            "a frame did not end in time, connection closed", peer=self.name, bytes=self._filled
+        )
+        self.close()
+
+    def _stop_waiting(self) -> None:
+        if self._late_frame is not None:
+            self._late_frame.cancel()
+            self._late_frame = None
 
     def _frame_size_of(self, rest: bytearray) -> int:
         if len(rest) < HEADER.size:
@@ -241,6 +275,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closing or self._transport is None:
             return
         self.closing = True
+        self._stop_waiting()
         if self.holds_memory:
             self._ask_to_leave()
             return

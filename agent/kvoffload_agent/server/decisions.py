@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Final
 
 import structlog
 
@@ -11,6 +12,7 @@ from kvoffload_agent.scheduler.load import UnexpectedLoadError
 from kvoffload_agent.scheduler.types import CopyPlan
 from kvoffload_agent.server.session import Registration, Session
 from kvoffload_agent.server.translate import (
+    MAX_TOKENS,
     WireError,
     blocks_of,
     hashes_of,
@@ -18,6 +20,7 @@ from kvoffload_agent.server.translate import (
     plan_of,
     plan_tokens,
     step_of,
+    within,
 )
 from kvoffload_agent.tiers.pool import NotReadyError
 from kvoffload_api.wire.messages import (
@@ -38,6 +41,9 @@ from kvoffload_api.wire.messages import (
     StepReply,
 )
 from kvoffload_api.wire.params import unpack_params
+
+# Loads that no worker acknowledged; stores are bounded by the slots that they write to, too.
+MAX_JOBS: Final = 1 << 16
 
 _log = structlog.get_logger(__name__)
 
@@ -95,16 +101,16 @@ class Decisions:
             case NewRequest():
                 self._new_request(session, registration, message)
             case Append():
-                session.requests.get(message.handle)
+                hashes = hashes_of(
+                    message.hashes, shape=registration.shape, num_tokens=message.num_tokens
+                )
+                session.requests.grow(message.handle, hashes=len(hashes))
                 registration.engine.append(
-                    message.handle,
-                    num_tokens=message.num_tokens,
-                    hashes=hashes_of(
-                        message.hashes, shape=registration.shape, num_tokens=message.num_tokens
-                    ),
+                    message.handle, num_tokens=message.num_tokens, hashes=hashes
                 )
             case Finish():
                 session.requests.get(message.handle)
+                within("computed", message.computed, 0, MAX_TOKENS)
                 registration.engine.finish(
                     message.handle, status=message.status, computed=message.computed
                 )
@@ -123,7 +129,9 @@ class Decisions:
             raise WireError(
                 f"num_prompt_tokens is {message.num_prompt_tokens} of {message.num_tokens} tokens"
             )
-        caps = session.requests.add(message.handle, params=unpack_params(message.params))
+        caps = session.requests.add(
+            message.handle, params=unpack_params(message.params), hashes=len(hashes)
+        )
         if caps.max_offload_tokens is not None and message.num_tokens > caps.max_offload_tokens:
             session.stats.limit(
                 field="store.maxTokens", policy=caps.sources.get("store.maxTokens", "")
@@ -139,8 +147,8 @@ class Decisions:
 
     def _match(self, session: Session, registration: Registration, message: Match) -> None:
         state = session.requests.get(message.handle)
-        if message.computed < 0 or (message.max_new_tokens or 0) < 0:
-            raise WireError("computed and max_new_tokens must not be negative")
+        within("computed", message.computed, 0, MAX_TOKENS)
+        within("max_new_tokens", message.max_new_tokens or 0, 0, MAX_TOKENS)
         result = registration.engine.match(
             message.handle,
             computed=message.computed,
@@ -161,12 +169,13 @@ class Decisions:
 
     def _alloc(self, session: Session, registration: Registration, message: Alloc) -> None:
         state = session.requests.get(message.handle)
-        if message.external_tokens < 0:
-            raise WireError("external_tokens must not be negative")
+        within("external_tokens", message.external_tokens, 0, MAX_TOKENS)
+        if len(registration.jobs) >= MAX_JOBS:
+            raise WireError(f"{MAX_JOBS} copies are not acknowledged: workers must report them")
+        blocks = blocks_of(message.blocks, shape=registration.shape)
+        session.requests.allocate(sum(map(len, blocks)))
         result = registration.engine.alloc(
-            message.handle,
-            external_tokens=message.external_tokens,
-            blocks=blocks_of(message.blocks, shape=registration.shape),
+            message.handle, external_tokens=message.external_tokens, blocks=blocks
         )
         plan = None
         if result.plan is not None:
@@ -177,6 +186,14 @@ class Decisions:
 
     def _step(self, session: Session, registration: Registration, message: Step) -> None:
         step = step_of(message, shape=registration.shape, known=session.requests.known)
+        for entry in step.requests:
+            if entry.blocks is not None:
+                session.requests.tabled(
+                    entry.handle,
+                    blocks=sum(map(len, entry.blocks)),
+                    anew=entry.new or entry.resumed,
+                )
+        session.requests.allocated = 0
         result = registration.engine.step(step, now=time.monotonic())
         session.stats.step()
         for handle in step.finished:

@@ -16,6 +16,7 @@ from kvoffload_agent.server.connection import Connection
 from kvoffload_agent.server.engine import MakeEngine, Policies
 from kvoffload_agent.server.identity import Identity
 from kvoffload_agent.server.jobs import JobTable
+from kvoffload_agent.server.quota import MAX_CONNECTIONS, MAX_SESSIONS, Quota
 from kvoffload_agent.server.refusal import refuse
 from kvoffload_agent.server.session import Registration, Session
 from kvoffload_agent.server.stats import Metrics, SessionStats
@@ -60,6 +61,8 @@ class SessionRegistry:
         self._metrics = metrics
         self._sessions: dict[str, Session] = {}
         self._parked: dict[Connection, Parked] = {}
+        self._quotas: dict[Identity, Quota] = {}
+        self._owners: dict[Connection, Identity] = {}
         self._next = 1
         self.schedulers: dict[Connection, Session] = {}
         self.workers: dict[Connection, tuple[Session, Worker]] = {}
@@ -83,6 +86,14 @@ class SessionRegistry:
                 message="a session of this key exists: its workers must disconnect first",
             )
             return
+        quota = self._counted(connection, identity)
+        if quota is None:
+            return
+        if quota.sessions >= MAX_SESSIONS:
+            message = f"{MAX_SESSIONS} sessions of this pod exist: its engines must close some"
+            refuse(connection, self._metrics, code="busy", message=message)
+            return
+        quota.sessions += 1
         session = Session(
             number=self._next,
             key=hello.session_key,
@@ -91,6 +102,7 @@ class SessionRegistry:
             policies=self._policies,
             manager=self._manager,
             stats=SessionStats(namespace=identity.namespace, metrics=self._metrics),
+            quota=quota,
             released=self._released,
         )
         self._next += 1
@@ -104,6 +116,8 @@ class SessionRegistry:
         session = self._sessions.get(hello.session_key)
         if session is not None and session.identity != identity:
             refuse(connection, self._metrics, code="identity", message=_FOREIGN)
+        elif self._counted(connection, identity) is None:
+            return
         elif session is not None and session.registration is not None and not session.ending:
             self._join(session, session.registration.shape, connection, hello)
         elif len(self._parked) >= MAX_PARKED:
@@ -163,6 +177,24 @@ class SessionRegistry:
         if (joined := self.workers.pop(connection, None)) is not None:
             session, worker = joined
             session.worker_left(worker)
+        if (identity := self._owners.pop(connection, None)) is not None:
+            self._quotas[identity].connections -= 1
+            self._drop_unused(identity)
+
+    def _counted(self, connection: Connection, identity: Identity) -> Quota | None:
+        """Return what a new connection counts against; None, and it is refused, if it is full."""
+        quota = self._quotas.setdefault(identity, Quota())
+        if quota.connections >= MAX_CONNECTIONS:
+            message = f"{MAX_CONNECTIONS} connections of this pod exist: it must close some"
+            refuse(connection, self._metrics, code="busy", message=message)
+            return None
+        quota.connections += 1
+        self._owners[connection] = identity
+        return quota
+
+    def _drop_unused(self, identity: Identity) -> None:
+        if self._quotas[identity].unused:
+            del self._quotas[identity]
 
     def _registration(self, session: Session, message: Register) -> Registration:
         if session.registration is not None:
@@ -176,7 +208,9 @@ class SessionRegistry:
         )
         key = PartitionKey(namespace=session.identity.namespace, fingerprint=message.fingerprint)
         partition = self._manager.attach(
-            session, key=key, geometry=Geometry(row_bytes=size, ranks=shape.ranks)
+            session,
+            key=key,
+            geometry=Geometry(row_bytes=size, ranks=shape.ranks, layout=shape.layout),
         )
         try:
             engine = self._make_engine(shape.scheduler, partition.pool)
@@ -246,3 +280,5 @@ class SessionRegistry:
     def _released(self, session: Session) -> None:
         if self._sessions.get(session.key) is session:
             del self._sessions[session.key]
+            self._quotas[session.identity].sessions -= 1
+            self._drop_unused(session.identity)

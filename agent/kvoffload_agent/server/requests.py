@@ -9,6 +9,7 @@ from typing import Any, Final
 from kvoffload_agent.scheduler.types import RequestCaps
 from kvoffload_agent.server.engine import Entry, Policies, Resolved
 from kvoffload_agent.server.identity import Identity
+from kvoffload_agent.server.quota import REQUEST_ENTRIES, Quota
 from kvoffload_agent.server.stats import SessionStats
 from kvoffload_agent.server.translate import WireError
 from kvoffload_api.resolution import essence
@@ -16,16 +17,23 @@ from kvoffload_api.resolution import essence
 # vLLM runs at most some thousand sequences and queues some ten thousand; a bound keeps a
 # broken client from filling the agent.
 MAX_REQUESTS: Final = 200_000
+# 32 million tokens at 16 tokens a block, far more than a step schedules.
+MAX_ALLOCATED: Final = 1 << 21
 # Who shortens a request while its engine's workers have not mapped any memory.
 NOT_READY: Final = "agent/not-ready"
 
 
 @dataclass(slots=True)
 class RequestState:
-    """What its parameters ask for, kept so that a policy change applies to a running request."""
+    """``params``: what its parameters ask for, to be asked of a changed policy again.
+
+    ``hashes`` and ``blocks``: how many of each are remembered of it.
+    """
 
     params: Mapping[str, Any]
     resolved: Resolved
+    hashes: int
+    blocks: int = 0
 
 
 class RequestTable:
@@ -35,13 +43,16 @@ class RequestTable:
     cannot reach every slot.
     """
 
-    def __init__(self, *, policies: Policies, stats: SessionStats) -> None:
+    def __init__(self, *, policies: Policies, stats: SessionStats, quota: Quota) -> None:
         self._policies = policies
+        self._quota = quota
         self._stats = stats
         self._requests: dict[int, RequestState] = {}
         self._epoch: tuple[int, bool] | None = None
         self._ready = False
         self.entry: Entry | None = None
+        self.allocated = 0
+        """Block ids of allocations since the last step."""
 
     def __len__(self) -> int:
         """Return the number of live requests."""
@@ -63,18 +74,21 @@ class RequestTable:
             state.resolved = resolved
         return changed
 
-    def add(self, handle: int, *, params: object) -> RequestCaps:
-        """Resolve a new request.
+    def add(self, handle: int, *, params: object, hashes: int) -> RequestCaps:
+        """Resolve a new request that has so many block hashes.
 
         Raises:
-            WireError: the handle was used before, or there are too many requests.
+            WireError: the handle was used before, or there are too many requests or hashes.
         """
         if handle in self._requests:
             raise WireError(f"handle {handle} is in use")
         if len(self._requests) >= MAX_REQUESTS:
             raise WireError(f"more than {MAX_REQUESTS} requests: finished ones must be told")
+        self._quota.take(REQUEST_ENTRIES + hashes)
         resolved = self._resolve(params)
-        self._requests[handle] = RequestState(params=essence(params), resolved=resolved)
+        self._requests[handle] = RequestState(
+            params=essence(params), resolved=resolved, hashes=hashes
+        )
         self._stats.request(invalid=resolved.invalid)
         return resolved.caps
 
@@ -93,9 +107,47 @@ class RequestTable:
         """Whether a handle is live."""
         return handle in self._requests
 
+    def grow(self, handle: int, *, hashes: int) -> None:
+        """Count hashes that came later.
+
+        Raises:
+            WireError: the handle is unknown, or there are too many hashes.
+        """
+        state = self.get(handle)
+        self._quota.take(hashes)
+        state.hashes += hashes
+
+    def tabled(self, handle: int, *, blocks: int, anew: bool) -> None:
+        """Count the block ids of a live request's table; ``anew``: they replace the former ones.
+
+        Raises:
+            WireError: there are too many.
+        """
+        state = self.get(handle)
+        before = state.blocks if anew else 0
+        self._quota.take(blocks - before)
+        state.blocks += blocks - before
+
+    def allocate(self, blocks: int) -> None:
+        """Count block ids that are remembered until the next step.
+
+        Raises:
+            WireError: there are too many.
+        """
+        if blocks > MAX_ALLOCATED - self.allocated:
+            raise WireError(f"more than {MAX_ALLOCATED} blocks were allocated since the last step")
+        self.allocated += blocks
+
     def forget(self, handle: int) -> None:
         """Drop a request that the engine has finished."""
-        self._requests.pop(handle, None)
+        state = self._requests.pop(handle, None)
+        if state is not None:
+            self._quota.give_back(REQUEST_ENTRIES + state.hashes + state.blocks)
+
+    def clear(self) -> None:
+        """Drop every request: the session is over."""
+        for handle in list(self._requests):
+            self.forget(handle)
 
     def _resolve(self, params: object) -> Resolved:
         if self._ready:

@@ -21,6 +21,7 @@ from kvoffload_agent.server.connection import Connection
 from kvoffload_agent.server.engine import Engine, Entry, Policies
 from kvoffload_agent.server.identity import Identity
 from kvoffload_agent.server.jobs import JobTable
+from kvoffload_agent.server.quota import Quota
 from kvoffload_agent.server.requests import RequestTable
 from kvoffload_agent.server.stats import SessionStats
 from kvoffload_agent.server.translate import EngineShape
@@ -54,6 +55,7 @@ class Session:
         policies: Policies,
         manager: PartitionManager,
         stats: SessionStats,
+        quota: Quota,
         released: Callable[[Session], None],
     ) -> None:
         self.number = number
@@ -64,7 +66,7 @@ class Session:
         self.since = time.time()
         self.workers: dict[int, Worker] = {}
         self.registration: Registration | None = None
-        self.requests = RequestTable(policies=policies, stats=stats)
+        self.requests = RequestTable(policies=policies, stats=stats, quota=quota)
         self.ending = ""
         """Why it ends; ``""`` while it lives."""
         self.bucket = ""
@@ -245,4 +247,5 @@ class Session:
         if registration is not None:
             registration.engine.close()
             self._manager.detach(self, registration.partition)
+        self.requests.clear()
         self._released(self)

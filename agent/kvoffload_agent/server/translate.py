@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +21,11 @@ from kvoffload_agent.scheduler.types import (
 from kvoffload_api.wire import messages as wire
 
 # Bounds of a registration: far above any model, low enough that sums stay within 64 bits.
-MAX_GROUPS = 64
 MAX_RANKS = 64
 MAX_BLOCK_BYTES = 1 << 32
 MAX_TOKENS = 1 << 31
 MAX_HASH_BYTES = 64
+MAX_BLOCKS = 1 << 31
 
 
 class WireError(Exception):
@@ -42,6 +42,17 @@ class EngineShape:
     ranks: int
 
     @property
+    def layout(self) -> Hashable:
+        """What engines that share chunks must have in common: keys, and places within a row."""
+        return (
+            self.hash_bytes,
+            self.scheduler.tokens_per_hash,
+            self.scheduler.blocks_per_chunk,
+            self.block_bytes,
+            self.tokens_per_block,
+        )
+
+    @property
     def tokens_per_block(self) -> tuple[int, ...]:
         """Tokens of one block of each group."""
         return tuple(group.tokens_per_block for group in self.scheduler.groups)
@@ -53,17 +64,23 @@ def shape_of(message: wire.Register) -> EngineShape:
     Raises:
         WireError: a number is out of bounds, or a group's kind is unknown.
     """
-    _within("groups", len(message.groups), 1, MAX_GROUPS)
-    _within("world_size", message.world_size, 1, MAX_RANKS)
-    _within("tokens_per_hash", message.tokens_per_hash, 1, MAX_TOKENS)
-    _within("blocks_per_chunk", message.blocks_per_chunk, 1, MAX_TOKENS)
-    _within("block_hash_bytes", message.block_hash_bytes, 1, MAX_HASH_BYTES)
+    within("groups", len(message.groups), 1, wire.MAX_GROUPS)
+    within("world_size", message.world_size, 1, MAX_RANKS)
+    within("tokens_per_hash", message.tokens_per_hash, 1, MAX_TOKENS)
+    within("blocks_per_chunk", message.blocks_per_chunk, 1, MAX_TOKENS)
+    within(
+        "prefix_cache_retention_interval",
+        message.prefix_cache_retention_interval or 0,
+        0,
+        MAX_TOKENS,
+    )
+    within("block_hash_bytes", message.block_hash_bytes, 1, MAX_HASH_BYTES)
     for group in message.groups:
-        _within("tokens_per_block", group.tokens_per_block, 1, MAX_TOKENS)
-        _within("block_bytes", group.block_bytes, 1, MAX_BLOCK_BYTES)
-        _within("window", group.window, 0, MAX_TOKENS)
-        _within("extra_retained_tokens", group.extra_retained_tokens, 0, MAX_TOKENS)
-    _within(
+        within("tokens_per_block", group.tokens_per_block, 1, MAX_TOKENS)
+        within("block_bytes", group.block_bytes, 1, MAX_BLOCK_BYTES)
+        within("window", group.window, 0, MAX_TOKENS)
+        within("extra_retained_tokens", group.extra_retained_tokens, 0, MAX_TOKENS)
+    within(
         "blocks_per_chunk * block_bytes",
         message.blocks_per_chunk * max(group.block_bytes for group in message.groups),
         1,
@@ -105,7 +122,7 @@ def hashes_of(blob: bytes, *, shape: EngineShape, num_tokens: int) -> list[bytes
     Raises:
         WireError: it is no whole number of hashes, or more than the tokens have.
     """
-    _within("num_tokens", num_tokens, 0, MAX_TOKENS)
+    within("num_tokens", num_tokens, 0, MAX_TOKENS)
     size = shape.hash_bytes
     count, rest = divmod(len(blob), size)
     if rest:
@@ -119,11 +136,16 @@ def blocks_of(blobs: Sequence[bytes], *, shape: EngineShape) -> list[Blocks]:
     """Decode one int64 blob for each group.
 
     Raises:
-        WireError: their number is not that of the groups, or one is cut off.
+        WireError: their number is not that of the groups, or one is cut off or out of bounds.
     """
     if len(blobs) != len(shape.block_bytes):
         raise WireError(f"{len(blobs)} block tables for {len(shape.block_bytes)} groups")
-    return [int64s(blob) for blob in blobs]
+    tables = [int64s(blob) for blob in blobs]
+    for table in tables:
+        if len(table):
+            within("a block id", int(table.min()), -MAX_BLOCKS, MAX_BLOCKS)
+            within("a block id", int(table.max()), -MAX_BLOCKS, MAX_BLOCKS)
+    return tables
 
 
 def int64s(blob: bytes) -> Blocks:
@@ -158,11 +180,13 @@ def step_of(message: wire.Step, *, shape: EngineShape, known: Callable[[int], bo
     for handle in new | resumed:
         if handle not in blocks and known(handle):
             raise WireError(f"handle {handle} is new or resumed and has no block table")
-    for count in (*computed, *scheduled):
-        _within("tokens", count, 0, MAX_TOKENS)
+    for count in (*computed, *scheduled, *message.shared_prefix_boundaries.values()):
+        within("tokens", count, 0, MAX_TOKENS)
     handoffs: dict[int, list[Handoff]] = {}
     for item in message.handoffs:
-        _within("group of a hand-off", item.group, 0, len(shape.block_bytes) - 1)
+        within("group of a hand-off", item.group, 0, len(shape.block_bytes) - 1)
+        within("block of a hand-off", item.block, -MAX_BLOCKS, MAX_BLOCKS)
+        within("boundary of a hand-off", item.boundary, 0, MAX_TOKENS)
         handoffs.setdefault(item.handle, []).append(
             Handoff(group=item.group, block=item.block, boundary=item.boundary)
         )
@@ -222,6 +246,11 @@ def plan_tokens(plan: CopyPlan, *, shape: EngineShape) -> int:
     )
 
 
-def _within(what: str, value: int, low: int, high: int) -> None:
+def within(what: str, value: int, low: int, high: int) -> None:
+    """Check a number from the wire.
+
+    Raises:
+        WireError: it is out of bounds.
+    """
     if not low <= value <= high:
         raise WireError(f"{what} is {value}, it must be within {low} and {high}")

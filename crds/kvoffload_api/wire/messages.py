@@ -13,11 +13,23 @@ field says ``uint64``): decoding a list costs more than the rest of the message
 
 from __future__ import annotations
 
+from typing import Annotated, Final, TypeAlias, TypeVar
+
 import msgspec
 
 from kvoffload_api.wire.params import NO_PARAMS
 
 PROTOCOL_VERSION = 1
+
+# Decoded, an item takes up to 25 times its encoding, which no bound of bytes covers. vLLM runs some
+# thousand requests and copies, and aborts what it queues, some ten thousand, at once.
+MAX_ITEMS: Final = 1 << 17
+# Models have below ten groups of KV caches.
+MAX_GROUPS: Final = 64
+
+_T = TypeVar("_T")
+Items: TypeAlias = Annotated[list[_T], msgspec.Meta(max_length=MAX_ITEMS)]
+Groups: TypeAlias = Annotated[list[_T], msgspec.Meta(max_length=MAX_GROUPS)]
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=True):
@@ -77,7 +89,7 @@ class Register(Message, frozen=True):
     tokens_per_hash: int
     blocks_per_chunk: int
     block_hash_bytes: int
-    groups: list[Group]
+    groups: Groups[Group]
     enable_prefix_caching: bool = True
     prefix_cache_retention_interval: int | None = None
 
@@ -125,7 +137,7 @@ class Alloc(Message, frozen=True):
     seq: int
     handle: int
     external_tokens: int
-    blocks: list[bytes]
+    blocks: Groups[bytes]
 
 
 class ScheduledBlocks(Message, frozen=True):
@@ -135,7 +147,7 @@ class ScheduledBlocks(Message, frozen=True):
     """
 
     handle: int
-    blocks: list[bytes]
+    blocks: Groups[bytes]
 
 
 class Handoff(Message, frozen=True):
@@ -160,14 +172,14 @@ class Step(Message, frozen=True):
     handles: bytes
     computed: bytes
     scheduled: bytes
-    blocks: list[ScheduledBlocks]
-    new: list[int]
-    resumed: list[int]
-    finished: list[int]
-    preempted: list[int]
-    handoffs: list[Handoff] = []
-    copies: list[tuple[int, int]] = []
-    shared_prefix_boundaries: dict[int, int] = {}
+    blocks: Items[ScheduledBlocks]
+    new: Items[int]
+    resumed: Items[int]
+    finished: Items[int]
+    preempted: Items[int]
+    handoffs: Items[Handoff] = []
+    copies: Items[tuple[int, int]] = []
+    shared_prefix_boundaries: Annotated[dict[int, int], msgspec.Meta(max_length=MAX_ITEMS)] = {}
 
 
 class Finish(Message, frozen=True):
@@ -190,20 +202,20 @@ class Complete(Message, frozen=True):
     ``failed`` jobs wrote or loaded nothing that may be used.
     """
 
-    done: list[int]
-    failed: list[int]
+    done: Items[int]
+    failed: Items[int]
 
 
 class Mapped(Message, frozen=True):
     """Worker: these segments are mapped (and registered) and may appear in plans."""
 
-    segments: list[int]
+    segments: Items[int]
 
 
 class Unmapped(Message, frozen=True):
     """Worker: these segments are no longer mapped."""
 
-    segments: list[int]
+    segments: Items[int]
 
 
 # --- agent to engine -------------------------------------------------------------------------
