@@ -37,6 +37,8 @@ from kvoffload_agent.web import make_app, measure_loop, serving
 # Without any budget the agent takes at most this share of what was free when it started: the
 # engines and everything else on the node need the rest.
 DEFAULT_BUDGET_SHARE: Final = 2
+# Less than Kubernetes' default grace of 30 s; a step of memory takes some tens of milliseconds.
+STOP_SECONDS: Final = 10.0
 # Buckets around the goals for the event loop while memory is populated: 10 and 50 ms.
 LOOP_GAP_BUCKETS: Final = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 
@@ -131,11 +133,15 @@ class Agent:
         self.hub.follow_policy()
         self.manager.wake()
 
-    def stop(self) -> None:
-        """End every task and connection, and give the memory back."""
-        for task in list(self._running):
+    async def stop(self) -> None:
+        """End every task and connection; memory may be closed once this returns."""
+        running = list(self._running)
+        for task in running:
             task.cancel()
         self.hub.close_all()
+        if running:
+            # A thread that populates memory ends its step first.
+            await asyncio.wait(running, timeout=STOP_SECONDS)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -201,9 +207,7 @@ async def run(
                 agent.spawn(work)
             await stop.wait()
             _log.info("agent stops")
-            agent.stop()
-            # One turn of the loop for transports to close before their descriptors go.
-            await asyncio.sleep(0)
+            await agent.stop()
 
 
 def report_status(agent: Agent) -> list[Coroutine[Any, Any, None]]:
