@@ -11,12 +11,20 @@ from typing import Any
 
 import pytest
 from tests.cluster.controlplane import ControlPlane
+from tests.cluster.fixtures import start
 from tests.engine.engine import Engine
 from tests.harness.engine import STORED_TOKENS, make_engine, serve_prompt
 from tests.harness.installation import Installation, wait_for
 
 Apply = Callable[[str], None]
 MakeEngine = Callable[..., Engine]
+
+
+@pytest.fixture(scope="package")
+def control_plane() -> Iterator[ControlPlane]:
+    """A control plane on which no operator but these tests' own runs."""
+    with start() as plane:
+        yield plane
 
 
 @pytest.fixture
