@@ -91,6 +91,7 @@ class Decisions:
                 self._step(session, registration, message)
             case Reset():
                 registration.engine.reset()
+                session.requests.reset()
                 session.scheduler.send(ResetReply(seq=message.seq))
             case _:
                 self._note(session, registration, message)
@@ -109,8 +110,9 @@ class Decisions:
                     message.handle, num_tokens=message.num_tokens, hashes=hashes
                 )
             case Finish():
-                session.requests.get(message.handle)
+                state = session.requests.get(message.handle)
                 within("computed", message.computed, 0, MAX_TOKENS)
+                state.finished = True
                 registration.engine.finish(
                     message.handle, status=message.status, computed=message.computed
                 )

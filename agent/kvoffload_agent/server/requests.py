@@ -34,6 +34,7 @@ class RequestState:
     resolved: Resolved
     hashes: int
     blocks: int = 0
+    finished: bool = False
 
 
 class RequestTable:
@@ -143,6 +144,11 @@ class RequestTable:
         state = self._requests.pop(handle, None)
         if state is not None:
             self._quota.give_back(REQUEST_ENTRIES + state.hashes + state.blocks)
+
+    def reset(self) -> None:
+        """Drop requests that ended: a reset leaves nothing of them to be stored by a step."""
+        for handle in [handle for handle, state in self._requests.items() if state.finished]:
+            self.forget(handle)
 
     def clear(self) -> None:
         """Drop every request: the session is over."""

@@ -137,6 +137,11 @@ class Peer:
             )
         )
 
+    def ask(self, question: FromEngine, kind: type[T]) -> T:
+        """Send a question and return its answer."""
+        self.send(question)
+        return self.expect(kind)
+
     def register(self, *, world_size: int = 1) -> Registered:
         self.send(registration(self.identity, world_size=world_size, block_bytes=self.block_bytes))
         return self.expect(Registered)
@@ -171,6 +176,13 @@ class Peer:
     def store(self, *, handle: int, blocks: int, seed: bytes = b"x") -> Plan | None:
         """Announce a request of so many blocks, schedule all of it, return the store's plan."""
         tokens = blocks * TOKENS_PER_BLOCK
+        self.announce(handle=handle, blocks=blocks, seed=seed)
+        table = int64(*range(1, blocks + 1))
+        return self.step(handle, computed=0, scheduled=tokens, table=table)
+
+    def announce(self, *, handle: int, blocks: int, seed: bytes = b"x", more: int = 0) -> None:
+        """Announce a request of so many blocks and ``more`` tokens."""
+        tokens = blocks * TOKENS_PER_BLOCK + more
         self.send(
             NewRequest(
                 handle=handle,
@@ -180,8 +192,6 @@ class Peer:
                 hashes=hashes(blocks, seed=seed),
             )
         )
-        table = int64(*range(1, blocks + 1))
-        return self.step(handle, computed=0, scheduled=tokens, table=table)
 
     def step(self, handle: int, *, computed: int, scheduled: int, table: bytes) -> Plan | None:
         self.send(
