@@ -78,7 +78,7 @@ class Agent:
         self.process.wait_until(
             lambda: self._served() is not None, what="serving", deadline_seconds=START_SECONDS
         )
-        self.http = self._served()
+        self.http = self._served() or ""
 
     def source(self) -> list[str]:
         """Where its configuration comes from."""

@@ -45,17 +45,17 @@ class Dice:
     def number(self) -> int:
         """Return a number that is small, or at an edge."""
         roll = self.random
-        return roll.choice(NASTY) if roll.random() < 0.3 else roll.randrange(6)
+        return roll.choice(NASTY) if roll.random() < 0.03 else roll.randrange(6)
 
     def numbers(self, most: int = 5) -> list[int]:
         return [self.number() for _ in range(self.random.randrange(most))]
 
     def handle(self) -> int:
-        return self.number() if self.random.random() < 0.1 else self.random.randrange(4)
+        return self.number() if self.random.random() < 0.03 else self.random.randrange(4)
 
     def tokens(self) -> int:
         roll = self.random
-        return self.number() if roll.random() < 0.2 else roll.randrange(6) * TOKENS_PER_BLOCK
+        return self.number() if roll.random() < 0.1 else roll.randrange(7) * TOKENS_PER_BLOCK
 
     def column(self, count: int, draw: Callable[[], int]) -> bytes:
         blob = np.array([draw() for _ in range(count)], dtype="<i8").tobytes()

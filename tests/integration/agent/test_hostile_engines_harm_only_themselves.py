@@ -68,7 +68,7 @@ def converse(agent: Agent, dice: Dice, key: str, *, damage: float) -> None:
             worker.join(key=key, token="token-b")
             if honest:
                 worker.map_one()
-        for _ in range(25):
+        for _ in range(60):
             with said:
                 scheduler.send_raw(
                     dice.frame(dice.decision(), boot_id=scheduler.boot_id, damage=damage)

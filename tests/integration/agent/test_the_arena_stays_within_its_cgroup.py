@@ -184,12 +184,12 @@ def test_a_limit_that_is_raised_while_the_agent_runs_is_used(
     engine.fill()
     before = confined.state()["memory"]["mapped"]
     group.limit(LIMIT + 256 * MIB)
-    eventually(
-        lambda: (
-            engine.fill(until_settled_seconds=0.5) or confined.state()["memory"]["mapped"] > before
-        ),
-        what="growth under the new limit",
-    )
+
+    def grown() -> bool:
+        engine.fill(until_settled_seconds=0.5)
+        return bool(confined.state()["memory"]["mapped"] > before)
+
+    eventually(grown, what="growth under the new limit")
     assert group.oom_kills == 0
 
 

@@ -14,6 +14,7 @@ from tests.integration.agent.wire import Peer, hashes
 from tests.unit.memory.trees import GIB, MIB, V2_MOUNT, make_root, v2_group
 
 from kvoffload_api.wire.messages import CapsChanged, Match, MatchReply, NewRequest
+from kvoffload_api.wire.params import pack_params
 
 POLICY = """
 apiVersion: kvoffload.io/v1alpha1
@@ -145,7 +146,7 @@ def test_a_policy_change_reaches_a_connected_engine_and_invalid_fields_are_count
                 num_tokens=160,
                 num_prompt_tokens=160,
                 hashes=hashes(10),
-                params={"max_load_tokens": value},
+                params=pack_params({"max_load_tokens": value}),
             )
         )
         peer.send(Match(seq=handle, handle=handle, computed=0))

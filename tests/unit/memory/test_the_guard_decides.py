@@ -89,8 +89,8 @@ def test_nothing_or_less_is_refused(snapshot: Snapshot, wanted: int) -> None:
     assert isinstance(decide(snapshot, wanted, None), Refuse)
 
 
-def one(**figures: int) -> Snapshot:
-    level = Level(path="/a", version=2, **figures)
+def one(*, limit: int, usage: int = 0, inactive_file: int = 0) -> Snapshot:
+    level = Level(path="/a", version=2, limit=limit, usage=usage, inactive_file=inactive_file)
     return Snapshot(levels=(level,), available=100 * GIB, total=100 * GIB)
 
 
