@@ -22,6 +22,7 @@ from kvoffload_agent.server.translate import (
     step_of,
     within,
 )
+from kvoffload_agent.tiers.host import DuplicateKeyError
 from kvoffload_agent.tiers.pool import NotReadyError
 from kvoffload_api.wire.messages import (
     Alloc,
@@ -70,6 +71,11 @@ class Decisions:
             _log.warning("message refused", session=session.number, error=str(error))
             if seq >= 0:
                 session.scheduler.send(Refused(seq=seq, code="protocol", message=str(error)))
+        except DuplicateKeyError as error:
+            # The engine's fault, but found in the middle of a step: what it decided is in doubt.
+            session.stats.metrics.refused.labels("protocol").inc()
+            _log.warning("session refused", session=session.number, error=str(error))
+            session.refuse_and_end("protocol", f"{error}: block hashes of a request must differ")
         except Exception:  # noqa: BLE001 - one engine's fault must not end the others
             session.stats.metrics.refused.labels("internal").inc()
             _log.exception("the scheduler failed", session=session.number, message=name)
