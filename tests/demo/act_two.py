@@ -56,7 +56,7 @@ def prepare(console: Console, installation: Installation) -> None:
     cluster = installation.cluster
     installation.install()
     cluster.create_namespace(name=TENANT)
-    console.print(f"$ kubectl apply -f -   # ClusterKVOffloadPolicy default, cap {DEFAULT_CAP}")
+    console.print(f"$ kubectl apply -f -   # {DEFAULT_SOURCE}, load.maxTokens {DEFAULT_CAP}")
     apply(cluster, DEFAULT_POLICY)
     console.print("starting the operator and the node's agent, each with its own ServiceAccount")
     installation.start_operator()
@@ -95,13 +95,14 @@ def _cap_changes_while_engines_run(
 
     def halfway(figures: Figures) -> None:
         if not before and figures.requests * 2 >= figures.requests_total > 0:
+            console.print(f"$ kubectl apply -f -   # {TENANT_SOURCE}, load.maxTokens {TENANT_CAP}")
             apply(cluster, tenant_policy(TENANT_CAP))
             before.append(figures)
             news.append(f"kubectl apply: {TENANT_SOURCE} now caps it at {TENANT_CAP}; no restart")
 
-    def in_force() -> list[str]:
-        lines = [f"{DEFAULT_SOURCE}   load.maxTokens {DEFAULT_CAP}"]
-        return [*lines, f"{TENANT_SOURCE}   load.maxTokens {TENANT_CAP}"] if before else lines
+    def in_force() -> list[tuple[str, str]]:
+        lines = [(DEFAULT_SOURCE, f"load.maxTokens {DEFAULT_CAP}")]
+        return [*lines, (TENANT_SOURCE, f"load.maxTokens {TENANT_CAP}")] if before else lines
 
     after = total(
         list(
@@ -116,7 +117,9 @@ def _cap_changes_while_engines_run(
             ).values()
         )
     )
-    console.print(cluster.kubectl("get", "kvop,ckvop,kvon", "-A").stdout)
+    console.print("$ kubectl get kvop,ckvop,kvon -A")
+    # Its lines are as long as they are: wrapping them would break kubectl's columns.
+    console.print(cluster.kubectl("get", "kvop,ckvop,kvon", "-A").stdout, soft_wrap=True)
     refused_before = before[0].limited.get(TENANT_SOURCE, 0) if before else 0
     refused_after = after.limited.get(TENANT_SOURCE, 0)
     return [
@@ -146,7 +149,7 @@ def _invalid_values(console: Console, installation: Installation, *, requests: i
                     console,
                     title=f"requests with {params}",
                     engines=engines,
-                    policies=lambda: [f"{TENANT_SOURCE}   load.maxTokens {TENANT_CAP}"],
+                    policies=lambda: [(TENANT_SOURCE, f"load.maxTokens {TENANT_CAP}")],
                     news=["a malformed value counts as absent: the policy's cap holds"],
                     each_frame=lambda _: None,
                     deadline_seconds=DEADLINE_SECONDS,

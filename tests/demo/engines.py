@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 from tests.demo.table import Figures, render, total
-from tests.harness.processes import Process
+from tests.harness.processes import NotReadyError, Process
 
 TRACE = Path(__file__).resolve().parents[1] / "data" / "traces" / "mooncake_conversation_2000.jsonl"
 # The table is for people: four frames a second read smoothly and cost the engines nothing.
@@ -45,6 +45,20 @@ class RunningEngine:
         """Return its latest figures."""
         return Figures.read(self.stats, requests_total=self.requests_total)
 
+    def check_alive(self) -> None:
+        """See that it runs or has served everything.
+
+        Raises:
+            NotReadyError: it ended before; the message says where and with which last lines.
+        """
+        if self.process.running or (done := self.figures().requests) == self.requests_total:
+            return
+        raise NotReadyError(
+            f"{self.process.name} ended with exit code {self.process.popen.returncode} after "
+            f"{done} of {self.requests_total} requests; its last lines:\n"
+            f"{self.process.last_lines()}"
+        )
+
 
 def start_engine(run: EngineRun, *, directory: Path) -> RunningEngine:
     """Start a reference engine."""
@@ -70,7 +84,7 @@ def follow(
     *,
     title: str,
     engines: Mapping[str, RunningEngine],
-    policies: Callable[[], Sequence[str]],
+    policies: Callable[[], Sequence[tuple[str, str]]],
     news: Sequence[str],
     each_frame: Callable[[Figures], None],
     deadline_seconds: float,
@@ -78,6 +92,7 @@ def follow(
     """Show the table until every engine ended; returns their last figures.
 
     Raises:
+        NotReadyError: one of them ended early.
         TimeoutError: they did not end in time.
     """
     until = time.monotonic() + deadline_seconds
@@ -89,11 +104,19 @@ def follow(
     with Live(console=console, auto_refresh=False, transient=False) as live:
         while True:
             ended = not any(engine.process.running for engine in engines.values())
+            for engine in engines.values():
+                engine.check_alive()
             figures = read()
             all_of_them = total(list(figures.values()))
             if console.is_terminal or ended:
                 live.update(
-                    render(title=title, engines=figures, policies=policies(), news=news),
+                    render(
+                        title=title,
+                        engines=figures,
+                        policies=policies(),
+                        news=news,
+                        width=console.width,
+                    ),
                     refresh=True,
                 )
             elif time.monotonic() >= next_line:
@@ -114,6 +137,6 @@ def summary_line(figures: Figures) -> str:
     return (
         f"  {figures.requests}/{figures.requests_total} requests, "
         f"{figures.loaded_bytes / 2**20:,.0f} MiB loaded, {figures.stored_tokens:,} tokens stored, "
-        f"{sum(figures.limited.values()):,} tokens refused by cap, "
+        f"{sum(figures.limited.values()):,} tokens refused, "
         f"{figures.verified_bytes / 2**20:,.0f} MiB verified, {figures.wrong_blocks} wrong blocks"
     )

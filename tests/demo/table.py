@@ -8,12 +8,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Group
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 MIB = 1024 * 1024
+# On a narrower terminal the table goes without lines and padding; then it fits 80 columns.
+ROOMY_WIDTH = 110
+COLUMNS = (
+    "\n\nengine", "\n\nrequests", "GPU\nhits\ntokens", "\nloaded\ntokens", "\nloaded\nMiB",
+    "\nstored\ntokens", "\nrefused\ntokens", "recom-\nputed\ntokens", "veri-\nfied\nMiB",
+    "\nwrong\nblocks",
+)  # fmt: skip
+# What refuses besides policies, and why.
+REASONS = {"agent/not-ready": "its engine had not mapped the agent's memory yet"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,40 +76,52 @@ def render(
     *,
     title: str,
     engines: Mapping[str, Figures],
-    policies: Sequence[str],
+    policies: Sequence[tuple[str, str]],
     news: Sequence[str],
+    width: int,
 ) -> Group:
     """Return the table, the policies in force and the latest news."""
-    table = Table(title=title, title_justify="left", expand=True)
-    columns = (
-        "engine", "requests", "GPU hits\ntokens", "loaded\ntokens", "loaded\nMiB", "stored\ntokens",
-        "refused by cap\ntokens", "recomputed\ntokens", "verified\nMiB", "wrong\nblocks",
-    )  # fmt: skip
-    for column in columns:
-        table.add_column(column, justify="left" if column == "engine" else "right")
+    roomy = width >= ROOMY_WIDTH
+    table = Table(
+        title=title,
+        title_justify="left",
+        expand=True,
+        box=box.HEAVY_HEAD if roomy else box.SIMPLE_HEAD,
+        show_edge=roomy,
+        padding=(0, 1) if roomy else 0,
+    )
+    for number, column in enumerate(COLUMNS):
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
     for name, figures in engines.items():
         table.add_row(*row(name, figures))
+    all_of_them = total(list(engines.values()))
     table.add_section()
-    table.add_row(*row("all", total(list(engines.values()))), style="bold")
-    limits = total(list(engines.values())).limited
-    refused = Text("refused by: ", style="dim")
-    refused.append(
-        ", ".join(f"{policy} ({tokens:,} tokens)" for policy, tokens in sorted(limits.items()))
-        or "nobody yet"
-    )
+    table.add_row(*row("all", all_of_them), style="bold")
+    in_force = Table.grid(padding=(0, 2))
+    for policy, values in policies:
+        in_force.add_row(policy, values)
     return Group(
         table,
-        refused,
-        Panel("\n".join(policies), title="policies in force", title_align="left"),
+        refusals(all_of_them.limited),
+        Panel(in_force, title="policies in force", title_align="left"),
         *[Text(f"· {line}") for line in news[-6:]],
     )
 
 
+def refusals(limited: Mapping[str, int]) -> Text:
+    """Return who refused how many tokens, one a line."""
+    lines = [
+        f"refused by {who}: {tokens:,} tokens" + (f" ({REASONS[who]})" if who in REASONS else "")
+        for who, tokens in sorted(limited.items())
+    ]
+    return Text("\n".join(lines) or "refused by nobody yet", style="dim")
+
+
 def row(name: str, figures: Figures) -> list[str]:
     """Return one row's cells."""
-    requests = f"{figures.requests:,}"
+    requests = f"{figures.requests}"
     if figures.requests_total:
-        requests += f"/{figures.requests_total:,}"
+        requests += f"/{figures.requests_total}"
     wrong = f"[red]{figures.wrong_blocks}[/red]" if figures.wrong_blocks else "0"
     return [
         name,

@@ -20,7 +20,8 @@ def checks_of_bytes(figures: Figures, *, at_least_bytes: int) -> list[Check]:
     return [
         Check(
             holds=figures.loaded_bytes >= at_least_bytes,
-            statement=f"{figures.loaded_bytes:,} bytes were loaded (at least {at_least_bytes:,})",
+            statement=f"{figures.loaded_bytes:,} bytes were loaded"
+            + (f" (at least {at_least_bytes:,})" if at_least_bytes > 1 else ""),
         ),
         Check(
             holds=figures.wrong_blocks == 0 and figures.verified_bytes > 0,
