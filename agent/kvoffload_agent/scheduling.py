@@ -25,4 +25,4 @@ def make_engine(config: SchedulerConfig, pool: Pool) -> Engine:
         ValueError: the engine's geometry contradicts itself.
     """
     assert isinstance(pool, PartitionPool)
-    return EngineScheduler(config, pool)
+    return EngineScheduler(config, pool, holds_slots_at_reset=True)

@@ -42,6 +42,7 @@ def resolve(entry: Entry | None, params: object) -> Resolved:
             prompt_only=effective.store.scope is StoreScope.PROMPT_ONLY,
             load_tiers=_matchers(effective.load.tiers),
             store_tiers=_matchers(effective.store.tiers),
+            load_timeout_seconds=float(effective.load.timeout_seconds),
             sources={path: item.source for path, item in effective.provenance},
         ),
         timeout_seconds=float(effective.load.timeout_seconds),

@@ -12,7 +12,7 @@ from kvoffload_agent.scheduler.jobs import Jobs
 from kvoffload_agent.scheduler.load import UnexpectedLoadError, plan_group
 from kvoffload_agent.scheduler.lookup.match import Matcher
 from kvoffload_agent.scheduler.plan import assemble
-from kvoffload_agent.scheduler.request import Job, RequestState
+from kvoffload_agent.scheduler.request import FINISHED, Job, RequestState
 from kvoffload_agent.scheduler.sources import split
 from kvoffload_agent.scheduler.store.writer import StoreWriter
 from kvoffload_agent.scheduler.types import (
@@ -35,11 +35,20 @@ class EngineScheduler:
     Engines of one partition share a pool; each has its own requests, jobs and numbers of jobs.
     ``now`` is monotonic seconds. Handles name requests until the step that lists them as finished.
 
+    Args:
+        config: Of the engine.
+        pool: Of its partition.
+        holds_slots_at_reset: Whether a slot that a copy uses when the cache is reset is free only
+            once that copy has ended. The engine alone would be safe without, since it flushes the
+            copy first; another engine of the partition would not know of it.
+
     Raises:
         GeometryError: the configuration contradicts itself.
     """
 
-    def __init__(self, config: SchedulerConfig, pool: PartitionPool) -> None:
+    def __init__(
+        self, config: SchedulerConfig, pool: PartitionPool, *, holds_slots_at_reset: bool = False
+    ) -> None:
         self.geometry = Geometry(config)
         self.pool = pool
         self.client = pool.join()
@@ -55,6 +64,7 @@ class EngineScheduler:
         self._writer = StoreWriter(self.geometry, pool, self.client, self.jobs)
         self._allocated: set[int] = set()
         self._request_level = pool.below.request_level
+        self._holds_slots_at_reset = holds_slots_at_reset
         self._closed = False
 
     # --- requests ----------------------------------------------------------------------------
@@ -79,6 +89,7 @@ class EngineScheduler:
             skip_reading=skip_reading_prefix_cache,
         )
         state.grow(num_tokens, hashes)
+        self._end(handle)
         self.requests[handle] = state
 
     def append(self, handle: int, *, num_tokens: int, hashes: Sequence[bytes]) -> None:
@@ -90,6 +101,7 @@ class EngineScheduler:
         state = self.requests[handle]
         state.caps = caps
         state.wake_at = 0
+        state.refused = None
         self._restrict(state.pool_request, caps)
 
     def _open(self, caps: RequestCaps) -> PoolRequest:
@@ -111,9 +123,8 @@ class EngineScheduler:
         self, handle: int, *, computed: int, max_new_tokens: int | None, now: float
     ) -> MatchResult:
         """Return how many tokens beyond ``computed`` can be loaded."""
-        del now
         state = self.requests[handle]
-        return self._matcher.match(state, computed=computed, max_new=max_new_tokens)
+        return self._matcher.match(state, computed=computed, max_new=max_new_tokens, now=now)
 
     def alloc(self, handle: int, *, external_tokens: int, blocks: Sequence[Blocks]) -> LoadResult:
         """Plan the load of ``external_tokens`` into allocated blocks.
@@ -132,7 +143,7 @@ class EngineScheduler:
         for table in tables:
             self._allocated.update(np.abs(table).tolist())
         if external_tokens <= 0:
-            self.client.leases.pop(handle, None)
+            self.client.give_up(handle)
             return LoadResult(plan=None)
         end = state.local + external_tokens
         if state.tail and state.tail != end:
@@ -143,7 +154,7 @@ class EngineScheduler:
         ]
         runs = [load.run for load in loads]
         self.pool.pin(state.pool_request, runs, [load.slots for load in loads])
-        self.client.leases.pop(handle, None)
+        self.client.give_up(handle)
         state.loaded = True
         if not self._request_level:
             for group in self.geometry.groups:
@@ -181,6 +192,10 @@ class EngineScheduler:
         """Build one step: what is stored, and which jobs workers have to wait for."""
         del now
         loads = set(self.jobs.loads_of_step)
+        for handle in step.finished:
+            state = self.requests.get(handle)
+            if state is not None:
+                state.status = state.status or FINISHED
         for handle in step.preempted:
             state = self.requests.get(handle)
             if state is not None:
@@ -202,9 +217,9 @@ class EngineScheduler:
     def finish(self, handle: int, *, status: str, computed: int) -> None:
         """End a request; its last stores are issued by the step that lists it as finished."""
         state = self.requests[handle]
-        state.status = status or "stopped"
+        state.status = status or FINISHED
         state.computed_at_end = computed
-        self.client.leases.pop(handle, None)
+        self.client.give_up(handle)
         self.jobs.fence_sources(state)
 
     def complete(self, *, done: Sequence[int], failed: Sequence[int], now: float) -> None:
@@ -212,9 +227,7 @@ class EngineScheduler:
         del now
         for numbers, success in ((done, True), (failed, False)):
             for number in numbers:
-                job = self.jobs.acknowledge(number, success=success)
-                if job is not None:
-                    self._completed(job)
+                self._completed(self.jobs.acknowledge(number, success=success))
         if self.client.fenced and not self.jobs.resetting:
             self.client.fenced = False
 
@@ -222,14 +235,15 @@ class EngineScheduler:
         """Reset the prefix cache: forget every chunk, flush every job, store from 0 again."""
         for handle in [key for key, state in self.requests.items() if state.status]:
             self._end(handle)
-        own = self.jobs.reset()
+        own = self.jobs.reset(hold=self._holds_slots_at_reset)
         for state in [state for state in self.requests.values() if state.closed]:
             self._drop(state)
         self.pool.reset(self.client, own=own)
         self.client.fenced = self.jobs.resetting
         for state in self.requests.values():
             state.rewind()
-            state.pool_request.writing = 0
+            if not self._holds_slots_at_reset:
+                state.pool_request.writing = 0
 
     def close(self) -> None:
         """The engine and all its workers are gone: give back pins and half-written slots."""
@@ -238,12 +252,16 @@ class EngineScheduler:
         self._closed = True
         for job in self.jobs.open_jobs():
             self._release(job, success=not job.store)
+        for job in self.jobs.held_jobs():
+            self._release(job, success=False)
         for handle in list(self.requests):
             self._end(handle)
         self.requests.clear()
         self.pool.leave(self.client)
 
-    def _completed(self, job: Job) -> None:
+    def _completed(self, job: Job | None) -> None:
+        if job is None:
+            return
         self._release(job, success=not job.failed)
 
         if job.request.closed and not job.request.jobs:
@@ -261,8 +279,8 @@ class EngineScheduler:
         if state is None or state.closed:
             return
         state.closed = True
-        state.status = state.status or "stopped"
-        self.client.leases.pop(handle, None)
+        state.status = state.status or FINISHED
+        self.client.give_up(handle)
         self.jobs.fence_sources(state)
         self.pool.finish(state.pool_request)
         if not state.jobs:

@@ -22,6 +22,7 @@ class Jobs:
         self._jobs: dict[int, Job] = {}
         self._next = 0
         self._reset_left: dict[int, int] = {}
+        self._held: dict[int, Job] = {}
         self._flush: set[int] = set()
         self._loading: dict[int, dict[bytes, int]] = {}
 
@@ -67,9 +68,10 @@ class Jobs:
         """Count one worker's acknowledgement; return the job if it was the last one."""
         if number in self._reset_left:
             self._reset_left[number] -= 1
-            if self._reset_left[number] <= 0:
-                del self._reset_left[number]
-            return None
+            if self._reset_left[number] > 0:
+                return None
+            del self._reset_left[number]
+            return self._held.pop(number, None)
         job = self._jobs.get(number)
         if job is None:
             return None
@@ -107,9 +109,14 @@ class Jobs:
         loads, self.loads_of_step = self.loads_of_step, []
         return tuple(loads)
 
-    def reset(self) -> Slots:
-        """Flush and forget every job; return the slots they use, once per use."""
-        slots = [job.slots for job in self._jobs.values()]
+    def reset(self, *, hold: bool) -> Slots:
+        """Flush and forget every job; return the slots that are free now, once per use.
+
+        ``hold``: none are, before the job that uses them is acknowledged.
+        """
+        slots = [] if hold else [job.slots for job in self._jobs.values()]
+        if hold:
+            self._held.update(self._jobs)
         for job in self._jobs.values():
             self._reset_left[job.number] = job.left
             job.request.jobs.clear()
@@ -122,6 +129,10 @@ class Jobs:
     def open_jobs(self) -> list[Job]:
         """Return the jobs that are not acknowledged by all workers."""
         return list(self._jobs.values())
+
+    def held_jobs(self) -> list[Job]:
+        """Return the jobs that a reset forgot and whose slots wait for them."""
+        return list(self._held.values())
 
     @property
     def resetting(self) -> bool:

@@ -13,6 +13,7 @@ from kvoffload_agent.scheduler.types import Blocks, RequestCaps
 from kvoffload_agent.tiers.request import PoolRequest
 from kvoffload_agent.tiers.slots import Slots
 
+FINISHED: Final = "stopped"
 ABORTED: Final = "aborted"
 _ENDLESS: Final = 1 << 62
 
@@ -22,7 +23,8 @@ class RequestState:
 
     ``local``: tokens that the engine had computed at the last query. ``tail``: boundary of a
     partial-tail hit, 0 if there is none. ``next_store``: first chunk not offered yet.
-    ``wake_at``: tokens below which no chunk becomes storable.
+    ``wake_at``: tokens below which no chunk becomes storable. ``waiting_since``: when it first
+    waited for a chunk. ``refused``: what was offered in vain, and to which state of the pool.
     ``blocks``: block table, 0 = outside the window. ``closed``: it ended and nothing of it will be
     offered any more; it is remembered while its copies run.
     """
@@ -50,6 +52,8 @@ class RequestState:
         self.blocks: list[list[int]] = [[] for _ in geometry.groups]
         self.next_store = [0] * len(geometry.groups)
         self.jobs: dict[int, Job] = {}
+        self.waiting_since: float | None = None
+        self.refused: tuple[object, ...] | None = None
         self.wake_at = 0
         self.local = 0
         self.tail = 0
@@ -79,6 +83,7 @@ class RequestState:
         """Everything is offered anew."""
         self.next_store = [0] * len(self.next_store)
         self.wake_at = 0
+        self.refused = None
 
     def sleep(self) -> None:
         """Find out how many tokens it takes until another chunk can be stored."""

@@ -62,7 +62,8 @@ class RequestCaps:
     """What one request may do: policy and request already resolved (``tighten``).
 
     ``load_tiers``: secondary tiers that may serve; None = all. ``None`` caps = no cap.
-    ``sources``: field name (``load.maxTokens``, ``store.maxTokens``) → who set it.
+    ``load_timeout_seconds``: how long a request waits for chunks that are not ready, None = for
+    ever. ``sources``: field name (``load.maxTokens``, ``store.maxTokens``) → who set it.
     """
 
     max_load_tokens: int | None = None
@@ -71,6 +72,7 @@ class RequestCaps:
     prompt_only: bool = True
     load_tiers: tuple[TierMatcher, ...] | None = None
     store_tiers: tuple[TierMatcher, ...] | None = None
+    load_timeout_seconds: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
 

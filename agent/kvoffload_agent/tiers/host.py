@@ -62,6 +62,10 @@ class Grant:
         return np.concatenate(taken) if taken else _NOTHING
 
 
+class DuplicateKeyError(Exception):
+    """An engine's hashes repeat within a request; the engine's side must be mended."""
+
+
 class HostTier:
     """Which chunk is where, who reads or writes it, and which one leaves for another."""
 
@@ -107,7 +111,13 @@ class HostTier:
             scratch: Of the request that offers.
             runs: Each key at most once.
             blocked: Slots that may not be evicted for this, besides those of the offered keys.
+
+        Raises:
+            DuplicateKeyError: a key is there twice; nothing changed.
         """
+        for run in runs:
+            if len(set(run.hashes)) < len(run.hashes):
+                raise DuplicateKeyError(f"group {run.group}: a key is offered twice")
         counted = self.tracker.count(runs) if self.tracker else None
         present = [self.index.find(run.group, run.hashes) for run in runs]
         new = [slots < 0 for slots in present]
@@ -166,6 +176,7 @@ class HostTier:
         """Chunks are complete: readable, and evictable."""
         self._release_forgotten(slots)
         slots = slots[self.table.keyed[slots]]
+        self.table.version += 1
         self.table.refs[slots] = READY
         self.policy.released(slots)
         if self._events is not None and len(slots):
@@ -194,6 +205,7 @@ class HostTier:
 
     def unpin(self, slots: Slots) -> None:
         """Undo one ``pin``."""
+        self.table.version += 1
         np.subtract.at(self.table.refs, slots, 1)
         self.policy.released(slots)
         done = slots[(self.table.refs[slots] == READY) & ~self.table.keyed[slots]]

@@ -27,11 +27,14 @@ _NOTHING: Final[Slots] = np.empty(0, dtype=np.int64)
 class Client:
     """One engine at the pool. ``leases``: slots that others may not evict, by request.
 
+    ``returned``: leases that ended.
+
     ``fenced``: a reset waits for copies to end; until then nothing is promoted for it.
     ``absorbed``: whether finished transfers were taken in since its last step.
     """
 
     leases: dict[int, Slots] = field(default_factory=dict)
+    returned: int = 0
     fenced: bool = False
     absorbed: bool = False
     _ages: dict[int, int] = field(default_factory=dict)
@@ -41,12 +44,17 @@ class Client:
         self.leases[request] = slots
         self._ages[request] = 0
 
+    def give_up(self, request: int) -> None:
+        """A request needs its lease no longer."""
+        if self.leases.pop(request, None) is not None:
+            self.returned += 1
+
     def age_leases(self) -> None:
         """A step is built."""
         for request in list(self.leases):
             self._ages[request] += 1
             if self._ages[request] >= _LEASE_STEPS:
-                del self.leases[request]
+                self.give_up(request)
 
 
 class PartitionPool:
@@ -161,6 +169,17 @@ class PartitionPool:
         self.below.offered(request, grant)
         return grant
 
+    def state(self, client: Client) -> object:
+        """Return a value that is equal later if an offer refused now would be refused again.
+
+        Never equal with a store threshold: every offer counts.
+        """
+        self.absorb(client)
+        if self.host.tracker is not None:
+            return object()
+        returned = sum(other.returned for other in self._clients)
+        return self.host.table.version, len(self._clients), returned
+
     def stored(self, request: PoolRequest, slots: Slots, *, success: bool) -> None:
         """The copies of one accepted offer ended."""
         request.writing -= 1
@@ -199,7 +218,8 @@ class PartitionPool:
         used = (refs > READY) | (refs == WRITING)
         self.host.reset(held=np.flatnonzero(used[: self.host.table.count]))
         self.below.reset()
-        client.leases.clear()
+        for request in list(client.leases):
+            client.give_up(request)
 
     @property
     def busy(self) -> bool:

@@ -27,10 +27,12 @@ class SlotTable:
     ``refs``: reference count or state. ``groups``: KV cache group of the key. ``born``: insertion
     number. ``keyed``: whether a key leads to the slot; a pinned chunk that a reset forgot has none.
     ``retired``: the memory behind the slot is about to go; it is never given out again.
+    ``version`` moves with whatever could make room or change which keys are there.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self.version = 0
         # Never without a row: -1, which stands for no slot, is an index that numpy follows.
         self.refs: NDArray[np.int32] = np.full(1, EMPTY, dtype=np.int32)
         self.groups: NDArray[np.int16] = np.zeros(1, dtype=np.int16)
@@ -61,6 +63,7 @@ class SlotTable:
 
     def extend(self, count: int) -> None:
         """Append ``count`` slots, numbered on from the last."""
+        self.version += 1
         self.count += count
         if self.count <= self.room:
             return
@@ -90,6 +93,7 @@ class SlotTable:
     def fill(self, slots: Slots, *, group: int, hashes: Sequence[bytes]) -> None:
         """Give taken slots their keys; their chunks are being written from now on."""
         size = len(slots)
+        self.version += 1
         self._set_hashes(slots, hashes)
         self.groups[slots] = group
         self.refs[slots] = WRITING
@@ -99,6 +103,7 @@ class SlotTable:
 
     def give_back(self, slots: Slots) -> None:
         """Free slots; a retired one is empty from now on and never taken again."""
+        self.version += 1
         self.refs[slots] = EMPTY
         self.keyed[slots] = False
         if self._num_retired:
@@ -116,6 +121,7 @@ class SlotTable:
 
     def clear(self, held: Slots) -> None:
         """Forget every chunk; slots ``held`` by others stay taken until they are given back."""
+        self.version += 1
         refs = self.refs[held].copy()
         self.refs[:] = EMPTY
         self.keyed[:] = False

@@ -168,6 +168,8 @@ def test_every_key_that_is_loaded_is_ready_and_every_block_has_its_chunk(scene: 
             [(number, key)] = world.pool.host.keys(slot)
             assert number == group.number
             last = (hashes.index(key) + 1) * scene.per_hash
+            if group.eagle and last > end:
+                last -= world.engine.geometry.eagle_margin  # the key of a tail proves more
             assert at * group.tokens_per_block < last
             assert (last - 1) // group.chunk == at * group.tokens_per_block // group.chunk
             assert plan.index[begin + entry] == at % scene.per_chunk

@@ -16,6 +16,7 @@ from kvoffload_agent.tiers.pool import Client, PartitionPool
 # Fields of a policy, as ``RequestCaps.sources`` names them.
 LOAD_MAX_TOKENS = "load.maxTokens"
 LOAD_MIN_TOKENS = "load.minTokens"
+LOAD_TIMEOUT = "load.timeoutSeconds"
 
 _ASK_LATER = MatchResult(tokens=None, load_async=False)
 
@@ -42,19 +43,22 @@ class Matcher:
         self._jobs = jobs
         self._wait_for_loads = wait_for_loads
 
-    def match(self, state: RequestState, *, computed: int, max_new: int | None) -> MatchResult:
-        """Answer one query of a request."""
-        self._client.leases.pop(state.handle, None)
+    def match(
+        self, state: RequestState, *, computed: int, max_new: int | None, now: float
+    ) -> MatchResult:
+        """Answer one query of a request; after its deadline it waits for no chunk any more."""
+        self._client.give_up(state.handle)
         state.reset_cursor()
         state.local = computed
         state.tail = 0
         if state.jobs:
             return _ASK_LATER
-        if state.skip_reading:
-            return MatchResult(tokens=0, load_async=False)
+        if state.skip_reading or self._timed_out(state, now):
+            limit = "" if state.skip_reading else LOAD_TIMEOUT
+            return MatchResult(tokens=0, load_async=False, limited_by=limit)
         hit = self._hit(state, max_new)
         if hit is None:
-            return _ASK_LATER
+            return self._wait(state, now)
         limited_by = self._limited_by(state, hit, max_new)
         if 0 < hit < state.caps.min_load_tokens:
             state.tail = hit = 0
@@ -62,9 +66,19 @@ class Matcher:
         if not hit:
             return MatchResult(tokens=0, load_async=False, limited_by=limited_by)
         if self._wait_for_loads and self._is_loading(state, computed + hit):
-            return _ASK_LATER
+            return self._wait(state, now)
         self._lease(state, computed + hit)
         return MatchResult(tokens=hit, load_async=True, limited_by=limited_by)
+
+    def _wait(self, state: RequestState, now: float) -> MatchResult:
+        if state.waiting_since is None:
+            state.waiting_since = now
+        return _ASK_LATER
+
+    def _timed_out(self, state: RequestState, now: float) -> bool:
+        limit = state.caps.load_timeout_seconds
+        since = state.waiting_since
+        return limit is not None and since is not None and now - since >= limit
 
     def _hit(self, state: RequestState, max_new: int | None) -> int | None:
         lookup = Lookup(self._pool, self._client, state)

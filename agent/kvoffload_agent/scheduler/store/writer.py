@@ -62,6 +62,7 @@ class StoreWriter:
             for at in range(state.next_store[group.number] * per_chunk, len(table)):
                 if table[at] in given:
                     table[at] = 0
+                    state.refused = None
 
     # --- jobs --------------------------------------------------------------------------------
 
@@ -70,6 +71,7 @@ class StoreWriter:
         for handle, boundary in step.shared_prefix_boundaries.items():
             if handle in requests:
                 requests[handle].junctions.add(boundary)
+                requests[handle].refused = None
         plans = self._handoffs(step, requests)
         for entry in step.requests:
             state = requests.get(entry.handle)
@@ -86,6 +88,7 @@ class StoreWriter:
 
     def _last_chunks(self, state: RequestState) -> list[CopyPlan]:
         """Store what a finished request has left; others may own its blocks from this step on."""
+        state.refused = None
         plans = self._chunks(state, state.tokens_at_end)
         for plan in plans:
             if not self._given.isdisjoint(plan.blocks.tolist()):
@@ -143,9 +146,14 @@ class StoreWriter:
         ]
         plans = []
         if selected:
+            # The same offer to the same pool has the same answer and changes nothing.
+            offer = (self._pool.state(self._client), *storable, *state.next_store)
+            if offer == state.refused:
+                return []
             runs = [self._run(state, selection) for selection in selected]
             grant = self._pool.offer(self._client, state.pool_request, runs)
             if grant is None:
+                state.refused = (self._pool.state(self._client), *offer[1:])
                 return []
             written = grant.written()
             if len(written):
@@ -222,5 +230,6 @@ def _extend(state: RequestState, entry: ScheduledRequest) -> None:
         row = np.asarray(table, dtype=np.int64).tolist()
         if entry.new or entry.resumed:
             state.blocks[number] = row
+            state.refused = None
         else:
             state.blocks[number] += row
