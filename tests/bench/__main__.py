@@ -6,9 +6,12 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from tests.bench import propagation
+from tests.bench import propagation, scheduler
 
-BENCHMARKS: dict[str, Callable[[], None]] = {"propagation": propagation.report}
+BENCHMARKS: dict[str, Callable[[], None]] = {
+    "propagation": propagation.report,
+    "scheduler": scheduler.report,
+}
 
 
 def main() -> int:

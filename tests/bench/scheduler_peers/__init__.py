@@ -1,0 +1,1 @@
+"""The schedulers that ``tests.bench.scheduler`` compares, behind one interface."""
