@@ -1,4 +1,4 @@
-"""Run the demo: ``python -m tests.demo --help``."""
+"""Two engines share one agent under policies, first without Kubernetes, then with it."""
 
 from __future__ import annotations
 

@@ -53,10 +53,11 @@ class RunningEngine:
         """
         if self.process.running or (done := self.figures().requests) == self.requests_total:
             return
+        last_lines = self.process.last_lines()
         raise NotReadyError(
             f"{self.process.name} ended with exit code {self.process.popen.returncode} after "
-            f"{done} of {self.requests_total} requests; its last lines:\n"
-            f"{self.process.last_lines()}"
+            f"{done} of {self.requests_total} requests"
+            + (f"; its last lines:\n{last_lines}" if last_lines else " and said nothing")
         )
 
 
