@@ -294,7 +294,7 @@ class Sessions(RuleBasedStateMachine):
         side.engine.complete(
             done=[job] if success else [], failed=[] if success else [job], now=0.0
         )
-        for live in side.live.values():
+        for live in list(side.live.values()):
             if live.loading is plan and not live.over:
                 live.loading = None
                 live.running = success
