@@ -30,6 +30,8 @@ class ChunkLookup:
         self._state = state
         self._lookup = lookup
         self._max_new = max_new
+        self.missed = False
+        """Whether a key that was not there ended the hit, rather than a bound."""
 
     def ceiling(self) -> int:
         """Return the boundary that no hit can pass, before any group is visited (R2)."""
@@ -91,12 +93,15 @@ class ChunkLookup:
         if found is None:
             state.deferred = True
         elif found == 0:
+            self.missed = True
             return False
         else:
             if eagle:
                 found -= 1
                 state.verified.add(group.number)
-            state.end = min(state.end, chunk * (first + found))
+            reached = chunk * (first + found)
+            self.missed |= reached < state.end
+            state.end = min(state.end, reached)
         state.hit = state.end - local
         return state.hit >= chunk
 

@@ -56,10 +56,12 @@ class Matcher:
         if state.skip_reading or self._timed_out(state, now):
             limit = "" if state.skip_reading else LOAD_TIMEOUT
             return MatchResult(tokens=0, load_async=False, limited_by=limit)
-        hit = self._hit(state, max_new)
+        lookup = Lookup(self._pool, self._client, state)
+        chunks = ChunkLookup(self._geometry, state, lookup, max_new=max_new)
+        hit = self._with_tail(state, chunks.run(), lookup, max_new)
         if hit is None:
             return self._wait(state, now)
-        limited_by = self._limited_by(state, hit, max_new)
+        limited_by = "" if chunks.missed else self._limited_by(state, max_new)
         if 0 < hit < state.caps.min_load_tokens:
             state.tail = hit = 0
             limited_by = LOAD_MIN_TOKENS
@@ -80,9 +82,9 @@ class Matcher:
         since = state.waiting_since
         return limit is not None and since is not None and now - since >= limit
 
-    def _hit(self, state: RequestState, max_new: int | None) -> int | None:
-        lookup = Lookup(self._pool, self._client, state)
-        complete = ChunkLookup(self._geometry, state, lookup, max_new=max_new).run()
+    def _with_tail(
+        self, state: RequestState, complete: int | None, lookup: Lookup, max_new: int | None
+    ) -> int | None:
         if complete is None or not self._geometry.partial_tail:
             return complete
         hit = TailLookup(self._geometry, state, lookup, max_new=max_new).run(complete)
@@ -90,17 +92,13 @@ class Matcher:
             state.tail = state.local + hit
         return hit
 
-    def _limited_by(self, state: RequestState, hit: int, max_new: int | None) -> str:
-        """Name the cap if nothing else stopped the request short of it."""
+    def _limited_by(self, state: RequestState, max_new: int | None) -> str:
+        """Name the load cap if it is the lowest bound of all."""
         cap = state.caps.max_load_tokens
-        if cap is None:
-            return ""
         within = state.num_tokens - state.local
         if max_new is not None:
             within = min(within, max_new)
-        chunk = max(group.chunk for group in self._geometry.groups)
-        # The cap bound the search, and the hit ends within the last chunk before the cap.
-        return LOAD_MAX_TOKENS if cap < within and hit > cap - 2 * chunk else ""
+        return LOAD_MAX_TOKENS if cap is not None and cap < within else ""
 
     def _is_loading(self, state: RequestState, end: int) -> bool:
         return any(
