@@ -71,7 +71,7 @@ class HostTier:
 
     def __init__(self, config: HostConfig) -> None:
         self.table = SlotTable()
-        self.index = Index()
+        self.index = Index(self.table)
         self.policy: LeastRecentlyUsed | AdaptiveReplacement
         if config.eviction_policy == "arc":
             self.policy = AdaptiveReplacement(table=self.table, find=self.index.find)
@@ -168,7 +168,7 @@ class HostTier:
                 positions=None if run.positions is None else run.positions[mask],
             )
         self.table.fill(mine, group=run.group, hashes=part.hashes)
-        self.index.insert(run.group, part.hashes, mine)
+        self.index.insert(mine)
         self.policy.insert(scratch, part, mine)
         return slots
 
@@ -260,9 +260,7 @@ class HostTier:
         return keys
 
     def _unmap(self, slots: Slots) -> None:
-        groups = self.table.groups[slots]
-        for group in np.unique(groups).tolist():
-            self.index.remove(group, self.table.hashes(slots[groups == group]))
+        self.index.remove(slots)
         self.table.give_back(slots)
 
     def _release_forgotten(self, slots: Slots) -> None:

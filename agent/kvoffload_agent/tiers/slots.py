@@ -133,6 +133,15 @@ class SlotTable:
             self._freed = np.flatnonzero(empty)[::-1].tolist()
             self._fresh = self.count
 
+    @property
+    def hash_bytes(self) -> int:
+        """Length of every hash, 0 before the first one."""
+        return self._hash_bytes
+
+    def blob(self, slots: Slots) -> bytes:
+        """Return the hashes of the keys of slots, concatenated."""
+        return self._hashes[slots].tobytes()
+
     def hashes(self, slots: Slots) -> list[bytes]:
         """Return the hashes of the keys of slots."""
         found: list[bytes] = self._hashes[slots].tolist()
