@@ -198,6 +198,8 @@ class PartitionManager:
 
     def _make_room(self, partition: Partition, wanted: int) -> None:
         """Close idle partitions, coldest first, while this one lacks bytes that it may have."""
+        if not self._could_have(partition, wanted):
+            return
         for idle in self._idle():
             if self._allowed(partition) >= wanted:
                 return
@@ -205,6 +207,16 @@ class PartitionManager:
             node_is_short = self._budget() - self._arena.usage.mapped < wanted
             if idle is not partition and (same_bucket or node_is_short):
                 self.close(idle)
+
+    def _could_have(self, partition: Partition, wanted: int) -> bool:
+        """Whether closing idle partitions would do: one that never fits must not empty the node."""
+        idle = self._idle()
+        node = self._budget() - self._arena.usage.mapped + sum(part.mapped for part in idle)
+        if partition.capacity is None:
+            return node >= wanted
+        same = sum(part.mapped for part in idle if part.bucket == partition.bucket)
+        bucket = partition.capacity - self._in_bucket(partition.bucket) + same
+        return min(node, bucket) >= wanted
 
     def _close_excess(self) -> None:
         """Close idle partitions while the node's budget or a bucket's capacity is exceeded."""

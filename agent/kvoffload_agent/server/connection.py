@@ -14,6 +14,7 @@ import structlog
 
 from kvoffload_api.wire.framing import (
     HEADER,
+    MAX_MESSAGE_BYTES,
     FramingError,
     decode_from_engine,
     decode_header,
@@ -25,6 +26,8 @@ from kvoffload_api.wire.messages import FromAgent, FromEngine
 READ_BUFFER_BYTES: Final = 256 * 1024
 # Before a peer said who it is, it may send a hello, whose token is a few KiB.
 MAX_HELLO_BYTES: Final = 64 * 1024
+# A worker's report of every job that may be in flight takes 0.4 MB.
+MAX_REPORT_BYTES: Final = 1024 * 1024
 # A peer that does not read: a dozen plans of a million tokens each, at 1.5 MB a group.
 MAX_UNSENT_BYTES: Final = 32 * 1024 * 1024
 # The rest of a frame follows its header at once, unless the peer was stopped or means harm: until
@@ -34,8 +37,7 @@ FRAME_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 0.002
 # How long a last reply may wait for a peer that does not read.
 LINGER_SECONDS: Final = 2.0
-# Where bytes of a peer go that was asked to leave.
-DROP_BUFFER_BYTES: Final = 4096
+DROP_BUFFER_BYTES: Final = 4096  # where bytes of a peer go that was asked to leave
 
 _log = structlog.get_logger(__name__)
 
@@ -73,6 +75,8 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = True
         self.trusted = False
         """Set once the peer is identified: until then only a hello's size is accepted."""
+        self.max_bytes = MAX_MESSAGE_BYTES
+        """Of a frame from this peer, once it is trusted."""
         self.holds_memory = False
         """Set once segments were handed out: then only the peer's own end tells that it left."""
         self.closing = False
@@ -154,27 +158,25 @@ class Connection(asyncio.BufferedProtocol):
         if self._filled - start < HEADER.size:
             return None
         length, boot_id = decode_header(self._buffer[start : start + HEADER.size])
-        if not self.trusted and length > MAX_HELLO_BYTES:
-            raise FramingError(f"{length} bytes before the peer was identified")
+        most = self.max_bytes if self.trusted else MAX_HELLO_BYTES
+        if length > most:
+            raise FramingError(f"{length} bytes, {most} are the most that it may send")
         if self.trusted and boot_id != self._boot_id:
             raise FramingError("a frame meant for another life of the agent")
         return HEADER.size + length
 
     def _keep_rest(self, start: int) -> None:
-        """Move an incomplete frame to the front, in a buffer that can hold the whole of it."""
+        """Move an incomplete frame to the front, in a buffer that has room for more of it."""
         if self.closing:
             return
-        rest = self._buffer[start : self._filled]
-        self._filled = len(rest)
-        size = self._frame_size_of(rest)
-        if size > len(self._buffer):
-            self._buffer = bytearray(size)
-        elif len(self._buffer) > READ_BUFFER_BYTES >= max(size, len(rest) + 1):
-            self._buffer = bytearray(READ_BUFFER_BYTES)
-        elif len(rest) == len(self._buffer):
-            # Complete frames wait here while paused, so nothing is read; make room for after.
-            self._buffer = bytearray(2 * len(rest))
-        self._buffer[: len(rest)] = rest
+        rest = self._filled - start
+        room = self._room(start, rest)
+        if start or room != len(self._buffer):
+            kept = self._buffer[start : self._filled]
+            if room != len(self._buffer):
+                self._buffer = bytearray(room)
+            self._buffer[:rest] = kept
+            self._filled = rest
         if not rest:
             self._stop_waiting()
         elif self._late_frame is None:
@@ -182,9 +184,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _wait_for_rest(self) -> None:
         """Give the frame that begins now, or began a while ago, its time."""
-        self._late_frame = asyncio.get_running_loop().call_later(
-            FRAME_SECONDS, self._look_for_rest, self._frames
-        )
+        loop = asyncio.get_running_loop()
+        self._late_frame = loop.call_later(FRAME_SECONDS, self._look_for_rest, self._frames)
 
     def _look_for_rest(self, frames: int) -> None:
         self._late_frame = None
@@ -193,9 +194,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._paused or self._frames != frames:
             self._wait_for_rest()
             return
-        _log.warning(
-            "a frame did not end in time, connection closed", peer=self.name, bytes=self._filled
-        )
+        _log.warning("a frame did not end in time, connection closed", peer=self.name)
         self.close()
 
     def _stop_waiting(self) -> None:
@@ -203,11 +202,15 @@ class Connection(asyncio.BufferedProtocol):
             self._late_frame.cancel()
             self._late_frame = None
 
-    def _frame_size_of(self, rest: bytearray) -> int:
-        if len(rest) < HEADER.size:
-            return HEADER.size
-        length, _ = decode_header(rest[: HEADER.size])
-        return HEADER.size + length
+    def _room(self, start: int, rest: int) -> int:
+        """Return how large the buffer is to be: it follows what came, not what a header claims."""
+        size = self._frame_size(start) or HEADER.size
+        if max(size, rest + 1) <= READ_BUFFER_BYTES:
+            return READ_BUFFER_BYTES
+        if rest < len(self._buffer):
+            return len(self._buffer)
+        # Complete frames wait here while paused: then there is more than one frame.
+        return max(min(size, 2 * rest), rest + 1)
 
     # --- writing ---------------------------------------------------------------------------
 

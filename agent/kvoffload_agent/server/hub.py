@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from kvoffload_agent.server.connection import Connection
+from kvoffload_agent.server.connection import MAX_REPORT_BYTES, Connection
 from kvoffload_agent.server.decisions import Decisions
 from kvoffload_agent.server.identity import Identifier, IdentityError
 from kvoffload_agent.server.listener import Peer
@@ -137,6 +137,7 @@ class Hub:
         if hello.role == "scheduler":
             self._registry.open(connection, identity, hello)
         else:
+            connection.max_bytes = MAX_REPORT_BYTES
             self._registry.enter(connection, identity, hello)
         connection.resume()
 

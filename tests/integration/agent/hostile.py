@@ -31,8 +31,8 @@ from kvoffload_api.wire.messages import (
 from kvoffload_api.wire.params import pack_params
 
 NASTY = [
-    0, 1, -1, 2, 3, 15, 16, 17, 64, 1000, 2**31 - 1, 2**31, -(2**31), 2**32, 2**53, 2**62, 2**63 - 1,
-    -(2**63),
+    0, 1, -1, 2, 3, 15, 16, 17, 64, 1000, 2**31 - 1, 2**31, -(2**31), 2**32, 2**53, 2**62,
+    2**63 - 1, -(2**63),
 ]  # fmt: skip
 
 
@@ -117,46 +117,46 @@ class Dice:
                 for _ in range(roll.randrange(3))
             ],
             copies=[(self.number(), self.number()) for _ in range(roll.randrange(3))],
-            shared_prefix_boundaries={self.handle(): self.tokens() for _ in range(roll.randrange(2))},
+            shared_prefix_boundaries={
+                self.handle(): self.tokens() for _ in range(roll.randrange(2))
+            },
         )
 
     def decision(self) -> FromEngine:
         """Return what a scheduler might say."""
         roll = self.random
         status = roll.choice(["stopped", "length", "aborted", "", "?"])
-        return roll.choice(
-            [
-                lambda: NewRequest(
-                    handle=self.handle(),
-                    request_id="r",
-                    num_tokens=self.tokens(),
-                    num_prompt_tokens=self.tokens(),
-                    hashes=self.blob(),
-                    params=pack_params({"max_load_tokens": self.number()}),
-                ),
-                lambda: NewRequest(self.handle(), "r", 96, 96, hashes(6)),
-                lambda: Append(self.handle(), self.tokens(), self.blob()),
-                lambda: Match(self.number(), self.handle(), self.tokens(), roll.choice([None, 64])),
-                lambda: Alloc(self.number(), self.handle(), self.tokens(), self.table()),
-                self.step,
-                self.step,
-                lambda: Finish(self.handle(), status, self.tokens()),
-                lambda: Reset(self.number()),
-                lambda: Complete(self.numbers(), self.numbers()),
-                lambda: Hello(1, "scheduler", "k", 0, "", ""),
-                lambda: Mapped(self.numbers()),
-            ]
-        )()
+        draws: list[Callable[[], FromEngine]] = [
+            lambda: NewRequest(
+                handle=self.handle(),
+                request_id="r",
+                num_tokens=self.tokens(),
+                num_prompt_tokens=self.tokens(),
+                hashes=self.blob(),
+                params=pack_params({"max_load_tokens": self.number()}),
+            ),
+            lambda: NewRequest(self.handle(), "r", 96, 96, hashes(6)),
+            lambda: Append(self.handle(), self.tokens(), self.blob()),
+            lambda: Match(self.number(), self.handle(), self.tokens(), roll.choice([None, 64])),
+            lambda: Alloc(self.number(), self.handle(), self.tokens(), self.table()),
+            self.step,
+            self.step,
+            lambda: Finish(self.handle(), status, self.tokens()),
+            lambda: Reset(self.number()),
+            lambda: Complete(self.numbers(), self.numbers()),
+            lambda: Hello(1, "scheduler", "k", 0, "", ""),
+            lambda: Mapped(self.numbers()),
+        ]
+        return roll.choice(draws)()
 
     def report(self) -> FromEngine:
         """Return what a worker might say."""
-        return self.random.choice(
-            [
-                lambda: Complete(self.numbers(), self.numbers()),
-                lambda: Mapped(self.numbers()),
-                lambda: Unmapped(self.numbers()),
-            ]
-        )()
+        draws: list[Callable[[], FromEngine]] = [
+            lambda: Complete(self.numbers(), self.numbers()),
+            lambda: Mapped(self.numbers()),
+            lambda: Unmapped(self.numbers()),
+        ]
+        return self.random.choice(draws)()
 
     def frame(self, message: FromEngine, *, boot_id: int, damage: float) -> bytes:
         """Return its frame; ``damage``: share of the message's bytes that are changed."""

@@ -7,13 +7,14 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.integration.agent.agent import Agent, eventually
 from tests.integration.agent.hostile import Dice
 from tests.integration.agent.test_pins_come_back_when_the_last_worker_leaves import ready_engine
-from tests.integration.agent.wire import Closed, Peer, RefusedError, int64, registration
+from tests.integration.agent.wire import Closed, Peer, RefusedError, registration
 
-from kvoffload_api.wire.messages import Complete, Match, MatchReply, NewRequest, Registered
+from kvoffload_api.wire.messages import Complete, Match, MatchReply, Registered, Welcome
 
 Connect = Callable[[], Peer]
 MIB = 1 << 20
@@ -66,7 +67,8 @@ def converse(agent: Agent, dice: Dice, key: str, *, damage: float) -> None:
         with said:
             worker.sock.settimeout(1.0)
             worker.join(key=key, token="token-b")
-            if honest:
+            worker.sock.settimeout(0.05)
+            while honest:
                 worker.map_one()
         for _ in range(60):
             with said:
@@ -87,7 +89,7 @@ def converse(agent: Agent, dice: Dice, key: str, *, damage: float) -> None:
 
 
 @pytest.mark.parametrize("damage", [0.0, 0.01, 0.1])
-@pytest.mark.parametrize("conversations", [40, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("conversations", [25, pytest.param(1000, marks=pytest.mark.long)])
 def test_nonsense_changes_nothing_for_an_honest_engine(
     agent: Agent, bystander: Bystander, damage: float, conversations: int
 ) -> None:
@@ -96,9 +98,6 @@ def test_nonsense_changes_nothing_for_an_honest_engine(
         converse(agent, Dice(seed), f"hostile {damage} {seed}", damage=damage)
         assert bystander.hit() == 48, f"seed {seed}"
     eventually(lambda: len(agent.sessions()) == 1, what="the end of the others")
-    for partition in agent.state()["partitions"]:
-        if partition["namespace"] == "team-b":
-            assert partition["jobs"] == 0 if "jobs" in partition else True
     assert "the scheduler failed" not in agent.log()
     assert "a worker's report failed" not in agent.log()
     assert "Traceback" not in agent.log()
@@ -109,7 +108,8 @@ def test_a_worker_of_a_rank_that_is_not_there_or_taken_is_refused(
     agent: Agent, connect: Connect
 ) -> None:
     ready_engine(agent, connect)
-    for rank, reason in [(0, "connected already"), (1, "not within"), (-1, "not within"), (2**62, "not within")]:  # fmt: skip
+    ranks = {0: "connected already", 1: "not within", -1: "not within", 2**62: "not within"}
+    for rank, reason in ranks.items():
         with pytest.raises(RefusedError, match=reason):
             connect().join(rank=rank)
     assert agent.sessions()[0]["ready"]
@@ -121,13 +121,10 @@ def test_engines_of_one_fingerprint_that_mean_different_things_by_a_key_are_refu
     ready_engine(agent, connect)
     other = connect()
     other.hello(key="other")
+    other.expect(Welcome)
     message = registration(other.identity)
     with pytest.raises(RefusedError, match="blocks and hashes differ"):
-        other.ask(
-            type(message)(**{**{f: getattr(message, f) for f in message.__struct_fields__},
-                             "block_hash_bytes": 16}),
-            Registered,
-        )  # fmt: skip
+        other.ask(msgspec.structs.replace(message, block_hash_bytes=16), Registered)
 
 
 def test_an_engine_registers_once(agent: Agent, connect: Connect) -> None:
@@ -137,12 +134,19 @@ def test_an_engine_registers_once(agent: Agent, connect: Connect) -> None:
     assert agent.sessions()[0]["ready"]
 
 
-def test_partitions_without_memory_do_not_outlive_their_engines(
+def test_engines_that_can_never_have_memory_leave_nothing_and_cost_nobody_their_cache(
     agent: Agent, connect: Connect
 ) -> None:
-    before = len(agent.state()["partitions"])
+    scheduler, workers = ready_engine(agent, connect)
+    mine = agent.partition()["fingerprint"]
+    for peer in (scheduler, *workers):
+        peer.close()
+    eventually(lambda: not agent.sessions(), what="an idle partition")
     for number in range(50):
         peer = Peer(agent.socket, identity=f"model {number}".encode(), block_bytes=1 << 32)
-        peer.open(key=f"short {number}")
+        peer.open(key=f"huge {number}")
         peer.close()
-    eventually(lambda: len(agent.state()["partitions"]) == before, what="their end")
+    eventually(lambda: not agent.sessions(), what="their end")
+    left = agent.state()["partitions"]
+    assert all(partition["row_bytes"] < 1 << 32 for partition in left)
+    assert mine in [partition["fingerprint"] for partition in left]
