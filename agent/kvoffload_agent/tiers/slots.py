@@ -140,7 +140,7 @@ class SlotTable:
 
     def blob(self, slots: Slots) -> bytes:
         """Return the hashes of the keys of slots, concatenated."""
-        return self._hashes[slots].tobytes()
+        return self._hashes.take(slots).tobytes()
 
     def hashes(self, slots: Slots) -> list[bytes]:
         """Return the hashes of the keys of slots."""
