@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
+
+import numpy as np
 
 from kvoffload_agent.scheduler.geometry import Group
 from kvoffload_agent.scheduler.request import RequestState
@@ -12,7 +14,7 @@ from kvoffload_agent.tiers.secondary import Verdict
 from kvoffload_agent.tiers.slots import READY
 
 # A miss near the start must not cost a look at the whole prompt; each batch costs a few calls.
-_FIRST_BATCH: Final = 16
+_FIRST_BATCH: Final = 64
 _GALLOP: Final = 8
 
 
@@ -23,14 +25,17 @@ class Lookup:
         self._pool = pool
         self._client = client
         self._state = state
+        self._table = pool.host.table
         self._tiered = bool(pool.below.tiers)
 
     def ask(self, group: Group, key: bytes, position: int) -> Verdict:
         """Return what is known of one key; a promotion may begin."""
         slot = int(self._pool.find(self._client, group.number, [key])[0])
         if slot >= 0:
-            ready = self._pool.host.table.refs[slot] >= READY
-            return Verdict.HIT if ready else Verdict.PENDING
+            return Verdict.HIT if self._table.refs[slot] >= READY else Verdict.PENDING
+        return self._ask_below(group, key, position)
+
+    def _ask_below(self, group: Group, key: bytes, position: int) -> Verdict:
         if not self._tiered:
             return Verdict.MISS
         return self._pool.below_host(
@@ -43,28 +48,23 @@ class Lookup:
         The scan goes on behind keys that are not ready, so that their promotions start.
         ``first``: number of the first key's chunk.
         """
-        done = 0
-        size = _FIRST_BATCH
+        done, size = 0, _FIRST_BATCH
         deferred = False
-        refs = self._pool.host.table.refs
         while done < len(keys):
-            batch = keys[done : done + size]
-            slots = self._pool.find(self._client, group.number, batch)
-            absent = slots < 0
-            hits = int(absent.argmax()) if absent.any() else len(batch)
-            if hits and (refs[slots[:hits]] < READY).any():
+            slots = self._pool.find(self._client, group.number, keys[done : done + size])
+            version, base = self._table.version, done
+            absent = (slots < 0).nonzero()[0].tolist()
+            hits = absent[0] if absent else len(slots)
+            deferred |= bool((self._table.refs[slots[:hits]] < READY).any())
+            done, size = base + len(slots), size * _GALLOP
+            for at in absent:
+                position = (first + base + at + 1) * group.chunk
+                if self._ask_below(group, keys[base + at], position) is Verdict.MISS:
+                    return None if deferred else base + at
                 deferred = True
-            done += hits
-            if hits == len(batch):
-                size *= _GALLOP
-                continue
-            verdict = Verdict.MISS
-            if self._tiered:
-                verdict = self.ask(group, keys[done], (first + done + 1) * group.chunk)
-            if verdict is Verdict.MISS:
-                break
-            deferred = True
-            done += 1
+                if self._table.version != version:  # a promotion may have evicted what was found
+                    done, size = base + at + 1, _FIRST_BATCH
+                    break
         return None if deferred else done
 
     def window(
@@ -84,14 +84,36 @@ class Lookup:
         """
         streak, required = 0, initial
         deferred = pending = False
-        for at in range(len(keys) - 1, -1, -1):
-            verdict = self.ask(group, keys[at], (first + at + 1) * group.chunk)
-            if verdict is Verdict.HIT or verdict is Verdict.PENDING:
+        verdicts = self._from_right(group, keys, first, size=max(initial, _FIRST_BATCH))
+        for behind, verdict in enumerate(verdicts, 1):
+            if verdict in (Verdict.HIT, Verdict.PENDING):
                 streak += 1
-                pending |= verdict is Verdict.PENDING
+                pending |= verdict == Verdict.PENDING
                 if streak == required:
-                    return None if deferred or pending else at + required
+                    return None if deferred or pending else len(keys) - behind + required
             else:
                 streak, required, pending = 0, needed, False
-                deferred |= verdict is Verdict.RETRY
+                deferred |= verdict == Verdict.RETRY
         return None if deferred or pending else streak
+
+    def _from_right(
+        self, group: Group, keys: Sequence[bytes], first: int, *, size: int
+    ) -> Iterator[int]:
+        """Yield the verdict on each key, from the last one on."""
+        end, batch = len(keys), size
+        while end:
+            low = max(end - batch, 0)
+            batch *= _GALLOP
+            slots = self._pool.find(self._client, group.number, keys[low:end])
+            version = self._table.version
+            known = np.where(self._table.refs[slots] >= READY, Verdict.HIT, Verdict.PENDING)
+            known[slots < 0] = Verdict.MISS
+            for verdict in known[::-1].tolist():
+                end -= 1
+                if verdict != Verdict.MISS:
+                    yield verdict
+                    continue
+                yield self._ask_below(group, keys[end], (first + end + 1) * group.chunk)
+                if self._table.version != version:  # a promotion may have evicted what was found
+                    batch = size
+                    break
