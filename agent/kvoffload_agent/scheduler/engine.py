@@ -212,6 +212,7 @@ class EngineScheduler:
             stores=tuple(stores),
             flush=self.jobs.take_flush(),
             busy=self.jobs.busy or self.pool.busy,
+            evicted=self.pool.take_evicted(),
         )
 
     def finish(self, handle: int, *, status: str, computed: int) -> None:

@@ -146,9 +146,13 @@ class StepInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """``loads``: job ids started in this step. ``flush``: jobs to finish before it writes."""
+    """``loads``: job ids started in this step. ``flush``: jobs to finish before it writes.
+
+    ``evicted``: chunks that left the partition for others since its last step.
+    """
 
     loads: tuple[int, ...]
     stores: tuple[CopyPlan, ...]
     flush: tuple[int, ...]
     busy: bool
+    evicted: int = 0

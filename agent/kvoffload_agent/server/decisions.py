@@ -203,7 +203,7 @@ class Decisions:
                 )
         session.requests.allocated = 0
         result = registration.engine.step(step, now=time.monotonic())
-        session.stats.step()
+        session.stats.step(evicted=result.evicted)
         for handle in step.finished:
             session.requests.forget(handle)
         stores = [

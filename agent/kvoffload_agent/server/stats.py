@@ -36,6 +36,9 @@ class Metrics:
         self.failed = self._counter(
             "failed_copies", "Jobs that at least one rank failed", ["namespace", "direction"]
         )
+        self.evicted = self._counter(
+            "evicted_chunks", "Chunks that left host memory for others", namespace
+        )
         self.limited = self._counter(
             "limited", "Decisions that a policy shortened", ["namespace", "field", "policy"]
         )
@@ -67,6 +70,7 @@ FIGURES: Final = (
     "matches",
     "steps",
     "tokens_matched",
+    "chunks_evicted",
     "tokens_loaded",
     "tokens_stored",
     "bytes_loaded",
@@ -124,9 +128,12 @@ class SessionStats:
         if limited_by:
             self.limit(field=limited_by, policy=policy)
 
-    def step(self) -> None:
-        """Count a scheduling step."""
+    def step(self, *, evicted: int) -> None:
+        """Count a scheduling step, and the chunks that were evicted in its partition."""
         self._count("steps", 1)
+        if evicted:
+            self._count("chunks_evicted", evicted)
+            self.metrics.evicted.labels(self.namespace).inc(evicted)
 
     def limit(self, *, field: str, policy: str) -> None:
         """Count a decision that a policy shortened."""

@@ -82,6 +82,8 @@ class HostTier:
             self.tracker = OfferTracker(
                 threshold=config.store_threshold, size=config.max_tracker_size
             )
+        self.evicted = 0
+        """Chunks that left for others, since the pool was made."""
         self._blocked: Mask = np.zeros(self.table.room, dtype=np.bool_)
         self._events: list[Event] | None = [] if config.events else None
 
@@ -252,6 +254,7 @@ class HostTier:
         keys = self.keys(slots)
         if evicted:
             self.policy.evict(slots)
+            self.evicted += len(slots)
         else:
             self.policy.drop(slots)
         self._unmap(slots)

@@ -70,6 +70,7 @@ class PartitionPool:
         self.below = Below(self.host, tiers)
         self._clients: set[Client] = set()
         self._next_request = 0
+        self._evicted_told = 0
 
     # --- capacity ----------------------------------------------------------------------------
 
@@ -225,6 +226,11 @@ class PartitionPool:
     def busy(self) -> bool:
         """Whether a tier works, or has work parked, for any request."""
         return self.below.busy
+
+    def take_evicted(self) -> int:
+        """Return how many chunks left for others since the last call."""
+        told, self._evicted_told = self._evicted_told, self.host.evicted
+        return self._evicted_told - told
 
     def take_events(self) -> list[Event]:
         """Return what became readable and what left since the last call."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from tests.unit.scheduler.builders import FREE, World, full, hashes_of, sliding
 
-from kvoffload_agent.tiers.host import HostConfig
-
 
 @pytest.mark.parametrize(("tokens", "hit"), [(127, 112), (128, 127), (129, 128), (130, 128)])
 def test_b23_a_window_as_long_as_the_prompt_loads_and_stores(tokens: int, hit: int) -> None:
@@ -28,13 +26,13 @@ def test_b23_a_window_as_long_as_the_prompt_loads_and_stores(tokens: int, hit: i
 
 @pytest.mark.parametrize(("slots", "evicted"), [(565, 0), (564, 1)])
 def test_b25_a_pool_that_fits_exactly_and_one_that_lacks_a_chunk(slots: int, evicted: int) -> None:
-    world = World(full(16), tokens=16, slots=slots, host=HostConfig(events=True))
+    world = World(full(16), tokens=16, slots=slots)
     left = 0
     for name in range(1, 566):
         handle = world.request(FREE, hashes=hashes_of(name, 1))
-        world.done(*world.run(handle, 16).stores)
-        world.end(handle)
-        left += sum(len(e.keys) for e in world.pool.take_events() if not e.stored)
+        result = world.run(handle, 16)
+        world.done(*result.stores)
+        left += result.evicted + world.end(handle).evicted
     found = world.pool.find(
         world.engine.client, 0, [hashes_of(name, 1)[0] for name in range(1, 566)]
     )
