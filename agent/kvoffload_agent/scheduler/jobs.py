@@ -90,6 +90,11 @@ class Jobs:
                 job.fenced += job.sources
                 job.sources = []
 
+    @property
+    def loading(self) -> bool:
+        """Whether any asynchronous load is under way."""
+        return any(self._loading.values())
+
     def is_loading(self, group: int, hashes: Iterable[bytes]) -> bool:
         """Whether an asynchronous load of any of these keys is under way."""
         table = self._loading.get(group)

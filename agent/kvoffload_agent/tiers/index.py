@@ -46,9 +46,14 @@ class Index:
         size, count = self._table.hash_bytes, len(hashes)
         if not size or len(blob) != size * count:
             return self._find_odd(group, hashes)
-        mixed = self._mix(words_of(blob, size), np.uint64(group))
-        row = self._row(mixed)
-        equal = self._prints.take(row, axis=0) == _fingerprints(mixed)[:, None]
+        # As in ``_mix``, ``_row`` and ``_fingerprints``: calls are a tenth of a short lookup.
+        words = words_of(blob, size)
+        mixed = words ^ (words >> _HALF)
+        mixed += np.uint64(group)
+        mixed *= _GOLDEN
+        row = (mixed >> self._shift).view(np.int64)
+        prints = mixed.view(np.uint32)[::2] | _ONE
+        equal = self._prints.take(row, axis=0) == prints[:, None]
         hits = equal.ravel().nonzero()[0]
         if len(hits) == count:
             at = (row << _LOG_WIDTH) + (hits & (_WIDTH - 1))

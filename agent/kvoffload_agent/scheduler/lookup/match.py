@@ -67,7 +67,7 @@ class Matcher:
             limited_by = LOAD_MIN_TOKENS
         if not hit:
             return MatchResult(tokens=0, load_async=False, limited_by=limited_by)
-        if self._wait_for_loads and self._is_loading(state, computed + hit):
+        if self._wait_for_loads and self._jobs.loading and self._is_loading(state, computed + hit):
             return self._wait(state, now)
         self._lease(state, computed + hit)
         return MatchResult(tokens=hit, load_async=True, limited_by=limited_by)

@@ -51,13 +51,14 @@ class Lookup:
         done, size = 0, _FIRST_BATCH
         deferred = False
         while done < len(keys):
-            slots = self._pool.find(self._client, group.number, keys[done : done + size])
+            batch = keys[done : done + size] if done or len(keys) > size else keys
+            slots = self._pool.find(self._client, group.number, batch)
             version, base = self._table.version, done
-            absent = (slots < 0).nonzero()[0].tolist()
-            hits = absent[0] if absent else len(slots)
-            deferred |= bool((self._table.refs[slots[:hits]] < READY).any())
+            absent = (slots < 0).nonzero()[0]
+            hits = slots[: absent[0]] if len(absent) else slots
+            deferred |= np.count_nonzero(self._table.refs.take(hits) < READY) > 0
             done, size = base + len(slots), size * _GALLOP
-            for at in absent:
+            for at in absent.tolist():
                 position = (first + base + at + 1) * group.chunk
                 if self._ask_below(group, keys[base + at], position) is Verdict.MISS:
                     return None if deferred else base + at
