@@ -49,6 +49,10 @@ oracle: env ## replay recorded scheduler decisions (CASES=DIR, SELECT=slice)
 bench: env ## measurements as ratios against a peer or a limit of the same run
 	@$(PY) -m tests.bench
 
+.PHONY: mutants
+mutants: env ## mutation testing of what decides (ONLY='GLOB ...', MINUTES=120); goes on where it ended
+	@$(PY) tools/mutants.py $(if $(ONLY),--only $(ONLY)) $(if $(MINUTES),--minutes $(MINUTES)) --write
+
 .PHONY: generate
 generate: env ## write the CRDs from the models
 	@$(PY) -m kvoffload_api.crd

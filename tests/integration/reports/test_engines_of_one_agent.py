@@ -82,4 +82,11 @@ def test_b59_a_capacity_that_was_halved_and_restored_is_used_in_full_again(
     assert serve(engine, "still served", prefix=1, prompt=800) >= 0
     capacity("64Mi")
     eventually(grown, what="the capacity is in use again")
+
+    def evicted() -> int:
+        grown()
+        state = read_debug_state(agent._debug_address)
+        return int(state["namespaces"]["team-a"]["chunks_evicted"])
+
+    eventually(evicted, what="a full cache evicts, and says so")
     assert memory(agent)["mapped"] <= 64 * MIB
