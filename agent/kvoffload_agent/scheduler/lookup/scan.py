@@ -56,7 +56,8 @@ class Lookup:
             version, base = self._table.version, done
             absent = (slots < 0).nonzero()[0]
             hits = slots[: absent[0]] if len(absent) else slots
-            deferred |= np.count_nonzero(self._table.refs.take(hits) < READY) > 0
+            if np.count_nonzero(self._table.refs.take(hits) < READY):
+                deferred = True
             done, size = base + len(slots), size * _GALLOP
             for at in absent.tolist():
                 position = (first + base + at + 1) * group.chunk
