@@ -118,6 +118,8 @@ def prepare(folder: Path, origin: Path, *, only: Sequence[str]) -> None:
         f"only_mutate = {json.dumps(list(only))}",
         'also_copy = ["kvoffload_client", "tests", "docs"]',
         f"pytest_add_cli_args_test_selection = {json.dumps([f'tests/unit/{t}' for t in TESTS])}",
+        # A mutant that never ends is given up after this many times what its tests take.
+        "timeout_multiplier = 5.0",
         "[tool.pytest.ini_options]",
         'pythonpath = ["."]',
         'addopts = ["--import-mode=importlib", "-p", "no:looptime_plugin"]',

@@ -160,7 +160,8 @@ class SteppedEngine:
         assert self.session.step(StepInput(finished=[handle])).stores == ()
 
     def block(self, group: int, number: int) -> bytes:
-        return self.memory[group][number].tobytes()
+        content: bytes = self.memory[group][number].tobytes()
+        return content
 
     def _done(self, jobs: Sequence[Job]) -> None:
         keys = [job.key for job in jobs]

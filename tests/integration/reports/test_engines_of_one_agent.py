@@ -33,7 +33,7 @@ def memory(agent: Agent) -> dict[str, Any]:
     "other", [{"layer_bytes": 16384}, {"num_layers": 3}, {"blocks_per_chunk": 2}]
 )
 def test_b27_engines_of_other_layouts_see_none_of_each_others_chunks(
-    agent: Agent, engines: Engines, other: dict[str, int]
+    agent: Agent, engines: Engines, other: dict[str, Any]
 ) -> None:
     first, second = engines(), engines(**other)
     assert serve(first, "one") == 0
