@@ -14,6 +14,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from kvoffload_agent.state import Health
 
+MAX_PORT = 65535  # of TCP
+
 
 class WebError(Exception):
     """The address can't be used; for the person who starts the agent."""
@@ -83,11 +85,13 @@ def _site(runner: web.AppRunner, address: str) -> web.BaseSite:
     if address.startswith("unix:"):
         path = Path(address.removeprefix("unix:"))
         # A killed agent leaves its socket file; another agent's main socket was checked before.
+        if path.exists() and not path.is_socket():
+            raise ValueError("the path exists and is no socket: remove it or choose another")
         path.unlink(missing_ok=True)
         return web.UnixSite(runner, str(path))
     host, separator, port = address.rpartition(":")
-    if not separator or not port.isdigit():
-        raise ValueError("an address is HOST:PORT or unix:PATH")
+    if not separator or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
+        raise ValueError(f"an address is HOST:PORT, with a port up to {MAX_PORT}, or unix:PATH")
     return web.TCPSite(runner, host or "127.0.0.1", int(port))
 
 

@@ -7,7 +7,6 @@ reading a small file costs less than remembering how old the last copy is.
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import ssl
 import tempfile
@@ -74,7 +73,14 @@ def from_kubeconfig(path: Path) -> Access:
         tls = _tls(cluster, user, folder=path.parent) if server.startswith("https") else None
     except OSError as error:
         raise AccessError(f"kubeconfig {path}: {error}") from error
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError, binascii.Error) as error:
+    except (
+        yaml.YAMLError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        RecursionError,
+    ) as error:
         raise AccessError(f"kubeconfig {path} is damaged or incomplete: {error!r}") from error
     return Access(server=server, tls=tls, token=_token(user, folder=path.parent))
 

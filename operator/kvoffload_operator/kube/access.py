@@ -102,7 +102,7 @@ def load_access(*, kubeconfig: str = "", context: str = "") -> Access:
         raise AccessError(
             f"no access to a cluster: {path}: {error.strerror}; give --kubeconfig or set KUBECONFIG"
         ) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise AccessError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(document, dict):
         raise AccessError(f"{path} is not a kubeconfig")
