@@ -12,7 +12,11 @@ from pathlib import Path
 TESTS = Path(__file__).parents[2]
 ROWS = TESTS / "data" / "reports" / "reports.jsonl"
 STATUS = TESTS.parent / "docs" / "status.md"
-FOLDERS = (TESTS / "unit" / "reports", TESTS / "integration" / "reports")
+FOLDERS = (
+    TESTS / "unit" / "reports",
+    TESTS / "integration" / "reports",
+    TESTS / "integration" / "slice",
+)
 CATEGORIES = ("caps", "layout", "lifecycle")
 
 # Rows that need a part which is not built; docs/status.md says the same.

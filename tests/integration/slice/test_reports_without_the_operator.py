@@ -11,16 +11,11 @@ from tests.harness.installation import Installation
 from tests.integration.slice.conftest import (
     Apply,
     MakeEngine,
-    apply,
     cluster_default,
-    engines,
     eventually_loads,
-    installation,
     store_prompt,
     tenant_policy,
 )
-
-__all__ = ["apply", "engines", "installation"]  # fixtures of the whole path
 
 pytestmark = pytest.mark.cluster
 
