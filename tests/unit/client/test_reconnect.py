@@ -110,6 +110,8 @@ def test_an_outage_is_one_line_and_its_end_another(
         eventually(lambda: not one.ready)
         agent.come_back()
         assert one.wait_ready(timeout_seconds=10)
+        # The connection's thread logs after it has told the session.
+        eventually(lambda: len(caplog.records) > 1)
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
     assert "no node agent at" in lines[0]
