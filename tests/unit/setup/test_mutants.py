@@ -1,0 +1,54 @@
+"""The report of mutation testing counts what was run, and what was not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tools.mutants import Mutant, changed_lines, summary
+
+MUTATED = """\
+class Table:
+    def xǁTableǁtake__mutmut_orig(
+        self, count: int
+    ) -> int:
+        left = self.free - count
+        return left
+
+    def xǁTableǁtake__mutmut_1(
+        self, count: int
+    ) -> int:
+        left = self.free + count
+        return left
+"""
+
+
+def mutants(outcomes: str) -> list[Mutant]:
+    names = {"k": "killed", "t": "timeout", "s": "survived", "n": "no test", "-": "not run"}
+    return [
+        Mutant(module="package/table.py", name=f"m{at}", outcome=names[letter])
+        for at, letter in enumerate(outcomes)
+    ]
+
+
+def test_what_was_not_run_is_no_part_of_the_share() -> None:
+    row = summary(mutants("kkkts---")).splitlines()[2]
+    assert row == "| `package/table.py` | 8 | 4 (80 %) | 1 | 0 | 3 |"
+
+
+def test_a_mutant_without_a_test_is_not_killed() -> None:
+    assert "| 4 | 2 (50 %) | 1 | 1 | 0 |" in summary(mutants("kksn"))
+
+
+def test_nothing_that_was_run_has_no_share() -> None:
+    assert "| 2 | 0 | 0 | 0 | 2 |" in summary(mutants("--"))
+
+
+def test_a_survivor_is_shown_as_the_line_that_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "mutants" / "package" / "table.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(MUTATED)
+    assert changed_lines(tmp_path, "package.table.xǁTableǁtake__mutmut_1") == [
+        "# Table.take",
+        "-left = self.free - count",
+        "+left = self.free + count",
+    ]
