@@ -10,6 +10,7 @@ from tests.oracle.names import Names
 from tests.oracle.tiers import RecordedTier
 
 from kvoffload_agent.scheduler.engine import EngineScheduler
+from kvoffload_agent.tiers.policy.arc import key_of
 from kvoffload_agent.tiers.policy.lru import LeastRecentlyUsed
 from kvoffload_agent.tiers.slots import READY, WRITING
 
@@ -36,8 +37,8 @@ def state_of(
     else:
         found["t1"] = entries(host.policy.recent)
         found["t2"] = entries(host.policy.frequent)
-        found["b1"] = [names.name_of(key) for key in host.policy.recent_ghosts]
-        found["b2"] = [names.name_of(key) for key in host.policy.frequent_ghosts]
+        found["b1"] = [names.name_of(key_of(ghost)) for ghost in host.policy.recent_ghosts]
+        found["b2"] = [names.name_of(key_of(ghost)) for ghost in host.policy.frequent_ghosts]
         found["target_t1"] = host.policy.target
     if host.tracker is not None:
         found["tracker"] = [[names.name_of(key), n] for key, n in host.tracker.counts.items()]

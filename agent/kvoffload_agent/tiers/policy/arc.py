@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final
 
 import numpy as np
 
@@ -10,6 +12,10 @@ from kvoffload_agent.tiers.policy.base import Find, KeyRun, Scratch
 from kvoffload_agent.tiers.slots import READY, WRITING, Mask, Slots, SlotTable
 
 Key = tuple[int, bytes]
+
+# Looked at together for victims: a step's store has about as many chunks.
+_BATCH: Final = 1024
+_GROUP_BYTES: Final = 2
 
 
 class AdaptiveReplacement:
@@ -24,8 +30,8 @@ class AdaptiveReplacement:
         self._epoch = 0
         self.recent: dict[int, None] = {}
         self.frequent: dict[int, None] = {}
-        self.recent_ghosts: dict[Key, None] = {}
-        self.frequent_ghosts: dict[Key, None] = {}
+        self.recent_ghosts: dict[bytes, None] = {}
+        self.frequent_ghosts: dict[bytes, None] = {}
         self.target = 0.0
 
     def grow(self) -> None:
@@ -38,23 +44,26 @@ class AdaptiveReplacement:
         missed = scratch.missed.setdefault(run.group, set())
         reused = scratch.reused.setdefault(run.group, set())
         own = scratch.inserted.get(run.group, ())
-        for at in np.flatnonzero(seen).tolist()[::-1]:
-            key = run.hashes[at]
-            if slots[at] >= 0:
-                if key not in own:
-                    reused.add(key)
-            elif key not in missed:
-                missed.add(key)
-                self._ghost_hit((run.group, key))
+        hashes = run.hashes
+        reused.update(hashes[i] for i in _where(seen & (slots >= 0)) if hashes[i] not in own)
+        absent = [hashes[i] for i in _where(seen & (slots < 0)) if hashes[i] not in missed]
+        missed.update(absent)
+        recent, frequent = self.recent_ghosts, self.frequent_ghosts
+        if recent or frequent:
+            ghosts = [k for k in _ghosts(run.group, absent) if k in recent or k in frequent]
+            for key in ghosts[::-1]:
+                self._ghost_hit(key)
 
     def insert(self, scratch: Scratch, run: KeyRun, slots: Slots) -> None:
         """Put new chunks at the recent end of T1."""
         scratch.enter(self._epoch)
         scratch.inserted.setdefault(run.group, set()).update(run.hashes)
         self.recent.update(dict.fromkeys(slots.tolist()))
-        for key in run.hashes:
-            self.recent_ghosts.pop((run.group, key), None)
-            self.frequent_ghosts.pop((run.group, key), None)
+        for ghosts in (self.recent_ghosts, self.frequent_ghosts):
+            if ghosts:
+                for key in _ghosts(run.group, run.hashes):
+                    if key in ghosts:
+                        del ghosts[key]
 
     def released(self, slots: Slots) -> None:
         """Nothing to do: the lists are looked at when a victim is wanted."""
@@ -64,6 +73,11 @@ class AdaptiveReplacement:
         recent = self._evictable(self.recent, blocked)
         frequent = self._evictable(self.frequent, blocked)
         size = len(self.recent)
+        if size - count >= int(self.target):
+            first = list(islice(recent, count))
+            if len(first) == count:
+                return np.array(first, dtype=np.int64)
+            recent = iter(first)  # all that there are
         chosen = []
         for _ in range(count):
             victim = None
@@ -83,18 +97,17 @@ class AdaptiveReplacement:
 
     def evict(self, slots: Slots) -> None:
         """Turn chunks into ghosts."""
+        recent, frequent = self.recent, self.frequent
         for slot, key in zip(slots.tolist(), self._keys(slots), strict=True):
-            if slot in self.recent:
-                del self.recent[slot]
+            if slot in recent:
+                del recent[slot]
                 self.recent_ghosts[key] = None
             else:
-                del self.frequent[slot]
+                del frequent[slot]
                 self.frequent_ghosts[key] = None
         for ghosts in (self.recent_ghosts, self.frequent_ghosts):
-            excess = len(ghosts) - self._table.count
-            if excess > 0:
-                for key in list(ghosts)[:excess]:
-                    del ghosts[key]
+            for key in list(islice(ghosts, max(len(ghosts) - self._table.count, 0))):
+                del ghosts[key]
 
     def drop(self, slots: Slots) -> None:
         """Forget chunks without a ghost: they were never there to be read."""
@@ -109,7 +122,7 @@ class AdaptiveReplacement:
             if slot >= 0:
                 self._use(slot, reused=self._table.refs[slot] != WRITING)
             else:
-                self._ghost_hit((run.group, key))
+                self._ghost_hit(_ghosts(run.group, [key])[0])
 
     def finish(self, scratch: Scratch) -> None:
         """Refresh what the request inserted and promote what it reused, its head last."""
@@ -143,7 +156,7 @@ class AdaptiveReplacement:
         else:
             self.recent[slot] = None
 
-    def _ghost_hit(self, key: Key) -> None:
+    def _ghost_hit(self, key: bytes) -> None:
         recent, frequent = self.recent_ghosts, self.frequent_ghosts
         if key in recent:
             step = max(1.0, len(frequent) / len(recent))
@@ -157,9 +170,32 @@ class AdaptiveReplacement:
             frequent[key] = None
 
     def _evictable(self, slots: Iterable[int], blocked: Mask) -> Iterator[int]:
-        refs = self._table.refs
-        return (slot for slot in slots if not blocked[slot] and refs[slot] == READY)
+        rest = iter(slots)
+        while len(batch := np.fromiter(islice(rest, _BATCH), dtype=np.int64)):
+            good = self._table.refs[batch] == READY
+            good &= ~blocked[batch]
+            yield from batch[good].tolist()
 
-    def _keys(self, slots: Slots) -> list[Key]:
-        groups = self._table.groups[slots].tolist()
-        return list(zip(groups, self._table.hashes(slots), strict=True))
+    def _keys(self, slots: Slots) -> list[bytes]:
+        groups, hashes = self._table.groups[slots], self._table.hashes(slots)
+        if len(slots) and (groups == groups[0]).all():
+            return _ghosts(int(groups[0]), hashes)
+        return [
+            _ghosts(group, [key])[0] for group, key in zip(groups.tolist(), hashes, strict=True)
+        ]
+
+
+def key_of(ghost: bytes) -> Key:
+    """Return the key that a ghost was."""
+    return int.from_bytes(ghost[-_GROUP_BYTES:], "big"), ghost[:-_GROUP_BYTES]
+
+
+def _ghosts(group: int, hashes: Sequence[bytes]) -> list[bytes]:
+    """Return keys as bytes, which the collector does not look at."""
+    end = group.to_bytes(_GROUP_BYTES, "big")
+    return [key + end for key in hashes]
+
+
+def _where(mask: Mask) -> list[int]:
+    found: list[int] = mask.nonzero()[0].tolist()
+    return found
