@@ -103,6 +103,8 @@ def prepare(folder: Path, origin: Path, *, only: Sequence[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     # mutmut's own folder must exist before Python starts, else sys.path's cache says it does not.
     (folder / "mutants").mkdir(exist_ok=True)
+    # Which tests reach which function is found out anew: tests and modules may be others now.
+    (folder / "mutants" / "mutmut-stats.json").unlink(missing_ok=True)
     for source in (*PACKAGES, "tests", "docs"):
         target = folder / Path(source).name
         shutil.rmtree(target, ignore_errors=True)
@@ -141,13 +143,12 @@ def run(folder: Path, *, minutes: float, children: int) -> bool:
     try:
         process.wait(timeout=minutes * 60)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGINT)
-        try:
-            process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
         return False
+    finally:
+        for number in (signal.SIGINT, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(process.pid, number)
+                process.wait(timeout=30)
     return True
 
 
