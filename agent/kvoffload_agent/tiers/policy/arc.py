@@ -2,40 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvoffload_agent.tiers.policy.base import Find, KeyRun, Scratch
-from kvoffload_agent.tiers.slots import READY, WRITING, Mask, Slots, SlotTable
+from kvoffload_agent.tiers.policy.queue import RankQueue
+from kvoffload_agent.tiers.slots import WRITING, Mask, Slots, SlotTable
 
 Key = tuple[int, bytes]
 
-# Looked at together for victims: a step's store has about as many chunks.
-_BATCH: Final = 1024
+# The lists that a slot can be on.
+_NONE, _RECENT, _FREQUENT = 0, 1, 2
 _GROUP_BYTES: Final = 2
 
 
 class AdaptiveReplacement:
     """T1 (seen once), T2 (reused), ghosts B1 and B2, and the target size of T1.
 
-    ``capacity``: bounds each ghost list and the target; it follows the table.
+    A slot's place in its list is when it was last moved to its end. The capacity, which bounds each
+    ghost list and the target, follows the table.
     """
 
     def __init__(self, *, table: SlotTable, find: Find) -> None:
         self._table = table
         self._find = find
         self._epoch = 0
-        self.recent: dict[int, None] = {}
-        self.frequent: dict[int, None] = {}
+        self._moved: NDArray[np.int64] = np.zeros(table.room, dtype=np.int64)
+        self._list: NDArray[np.int8] = np.zeros(table.room, dtype=np.int8)
+        self._recent = RankQueue(table, self._moved, self._list, _RECENT)
+        self._frequent = RankQueue(table, self._moved, self._list, _FREQUENT)
+        self._clock = 0
+        self._num_recent = 0
         self.recent_ghosts: dict[bytes, None] = {}
         self.frequent_ghosts: dict[bytes, None] = {}
         self.target = 0.0
 
     def grow(self) -> None:
-        """Nothing to do: the lists hold what is resident."""
+        """Follow the slot table, which has become longer."""
+        more = self._table.room - len(self._moved)
+        self._moved = np.concatenate([self._moved, np.zeros(more, dtype=np.int64)])
+        self._list = np.concatenate([self._list, np.zeros(more, dtype=np.int8)])
+        self._recent.follow(self._moved, self._list)
+        self._frequent.follow(self._moved, self._list)
+
+    @property
+    def recent(self) -> Slots:
+        """Slots of T1, first to leave first."""
+        return self._ordered(_RECENT)
+
+    @property
+    def frequent(self) -> Slots:
+        """Slots of T2, first to leave first."""
+        return self._ordered(_FREQUENT)
+
+    def _ordered(self, number: int) -> Slots:
+        slots = np.flatnonzero(self._list == number)
+        return slots[np.argsort(self._moved[slots])]
 
     def observe(self, scratch: Scratch, run: KeyRun, slots: Slots, seen: Mask) -> None:
         """Remember keys and, where a ghost says that one left too early, move the target."""
@@ -58,7 +84,9 @@ class AdaptiveReplacement:
         """Put new chunks at the recent end of T1."""
         scratch.enter(self._epoch)
         scratch.inserted.setdefault(run.group, set()).update(run.hashes)
-        self.recent.update(dict.fromkeys(slots.tolist()))
+        self._list[slots] = _RECENT
+        self._num_recent += len(slots)
+        self._move(slots)
         for ghosts in (self.recent_ghosts, self.frequent_ghosts):
             if ghosts:
                 for key in _ghosts(run.group, run.hashes):
@@ -66,95 +94,82 @@ class AdaptiveReplacement:
                         del ghosts[key]
 
     def released(self, slots: Slots) -> None:
-        """Nothing to do: the lists are looked at when a victim is wanted."""
+        """Chunks became readable, or are read no longer."""
+        self._recent.note(slots)
+        self._frequent.note(slots)
 
     def victims(self, count: int, *, blocked: Mask) -> Slots | None:
         """Take from T1 while it is at least its target, else from T2, else from the other."""
-        recent = self._evictable(self.recent, blocked)
-        frequent = self._evictable(self.frequent, blocked)
-        size = len(self.recent)
-        if size - count >= int(self.target):
-            first = list(islice(recent, count))
-            if len(first) == count:
-                return np.array(first, dtype=np.int64)
-            recent = iter(first)  # all that there are
-        chosen = []
-        for _ in range(count):
-            victim = None
-            if size >= int(self.target):
-                victim = next(recent, None)
-                if victim is not None:
-                    size -= 1
-            if victim is None:
-                victim = next(frequent, None)
-            if victim is None:
-                victim = next(recent, None)
-                if victim is None:
-                    return None
-                size -= 1
-            chosen.append(victim)
-        return np.array(chosen, dtype=np.int64)
+        first = min(count, max(self._num_recent - int(self.target) + 1, 0))
+        if first:
+            recent = self._recent.smallest(first, blocked)
+            if len(recent) == count:
+                return recent
+            first = len(recent)
+        frequent = self._frequent.smallest(count - first, blocked)
+        rest = count - len(frequent)
+        chosen = self._recent.smallest(rest, blocked)
+        if len(chosen) < rest:
+            return None
+        return np.concatenate([chosen[:first], frequent, chosen[first:]])
 
     def evict(self, slots: Slots) -> None:
         """Turn chunks into ghosts."""
-        recent, frequent = self.recent, self.frequent
-        for slot, key in zip(slots.tolist(), self._keys(slots), strict=True):
-            if slot in recent:
-                del recent[slot]
-                self.recent_ghosts[key] = None
-            else:
-                del frequent[slot]
-                self.frequent_ghosts[key] = None
+        recent = self._list[slots] == _RECENT
+        self.recent_ghosts.update(dict.fromkeys(self._keys(slots[recent])))
+        self.frequent_ghosts.update(dict.fromkeys(self._keys(slots[~recent])))
+        self.drop(slots)
         for ghosts in (self.recent_ghosts, self.frequent_ghosts):
             for key in list(islice(ghosts, max(len(ghosts) - self._table.count, 0))):
                 del ghosts[key]
 
     def drop(self, slots: Slots) -> None:
         """Forget chunks without a ghost: they were never there to be read."""
-        for slot in slots.tolist():
-            self.recent.pop(slot, None)
-            self.frequent.pop(slot, None)
+        self._num_recent -= int(np.count_nonzero(self._list[slots] == _RECENT))
+        self._list[slots] = _NONE
 
     def touch(self, scratch: Scratch, run: KeyRun, slots: Slots) -> None:
         """Last key first: a ready T1 key moves to T2, a T2 key is most recent, a ghost adapts."""
         scratch.enter(self._epoch)
-        for slot, key in zip(slots.tolist()[::-1], list(run.hashes)[::-1], strict=True):
-            if slot >= 0:
-                self._use(slot, reused=self._table.refs[slot] != WRITING)
-            else:
-                self._ghost_hit(_ghosts(run.group, [key])[0])
+        hashes = run.hashes
+        for key in _ghosts(run.group, [hashes[i] for i in _where(slots < 0)])[::-1]:
+            self._ghost_hit(key)
+        present = slots[slots >= 0][::-1]
+        self._use(present, reused=self._table.refs[present] != WRITING)
 
     def finish(self, scratch: Scratch) -> None:
         """Refresh what the request inserted and promote what it reused, its head last."""
         scratch.enter(self._epoch)
         slots, keys = scratch.last_to_first(self._find)
-        for slot, (group, key) in zip(slots.tolist(), keys, strict=True):
-            if slot < 0:
-                continue
-            if key in scratch.reused.get(group, ()):
-                self._use(slot, reused=True)
-            elif key in scratch.inserted.get(group, ()):
-                self._use(slot, reused=False)
+        reused = [key in scratch.reused.get(group, ()) for group, key in keys]
+        own = [key in scratch.inserted.get(group, ()) for group, key in keys]
+        promoted = np.array(reused, dtype=np.bool_)
+        used = (slots >= 0) & (promoted | np.array(own, dtype=np.bool_))
+        self._use(slots[used], reused=promoted[used])
 
     def reset(self) -> None:
         """Forget chunks, ghosts, target and observations."""
         self._epoch += 1
-        self.recent = {}
-        self.frequent = {}
+        self._list[:] = _NONE
+        self._num_recent = 0
+        self._recent.clear()
+        self._frequent.clear()
         self.recent_ghosts = {}
         self.frequent_ghosts = {}
         self.target = 0.0
 
-    def _use(self, slot: int, *, reused: bool) -> None:
-        if slot in self.frequent:
-            del self.frequent[slot]
-            self.frequent[slot] = None
-            return
-        del self.recent[slot]
-        if reused:
-            self.frequent[slot] = None
-        else:
-            self.recent[slot] = None
+    def _use(self, slots: Slots, *, reused: Mask) -> None:
+        """Move slots to the end of their list, in order; reused ones of T1 to that of T2."""
+        promoted = slots[reused & (self._list[slots] == _RECENT)]
+        self._list[promoted] = _FREQUENT
+        self._num_recent -= len(promoted)
+        self._move(slots)
+
+    def _move(self, slots: Slots) -> None:
+        self._moved[slots] = np.arange(self._clock, self._clock + len(slots))
+        self._clock += len(slots)
+        self._recent.note(slots)
+        self._frequent.note(slots)
 
     def _ghost_hit(self, key: bytes) -> None:
         recent, frequent = self.recent_ghosts, self.frequent_ghosts
@@ -168,13 +183,6 @@ class AdaptiveReplacement:
             self.target = max(self.target - step, 0.0)
             del frequent[key]
             frequent[key] = None
-
-    def _evictable(self, slots: Iterable[int], blocked: Mask) -> Iterator[int]:
-        rest = iter(slots)
-        while len(batch := np.fromiter(islice(rest, _BATCH), dtype=np.int64)):
-            good = self._table.refs[batch] == READY
-            good &= ~blocked[batch]
-            yield from batch[good].tolist()
 
     def _keys(self, slots: Slots) -> list[bytes]:
         groups, hashes = self._table.groups[slots], self._table.hashes(slots)

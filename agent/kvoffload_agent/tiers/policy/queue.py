@@ -39,6 +39,7 @@ class RankQueue:
         self._snapshot: NDArray[np.int64] = _NOTHING
         self._bound: int | None = None
         self._noted: list[Slots] = []
+        self._num_noted = 0
 
     def follow(self, ranks: NDArray[np.int64], member: NDArray[np.int8]) -> None:
         """The columns were moved, because the table became longer."""
@@ -51,6 +52,9 @@ class RankQueue:
             low = slots[self._ranks[slots] <= self._bound]
             if len(low):
                 self._noted.append(low)
+                self._num_noted += len(low)
+            if self._num_noted > self._table.count:
+                self.clear()  # nobody asks: looking at all once costs less than what was noted
 
     def clear(self) -> None:
         """Every chunk is gone."""
@@ -58,6 +62,7 @@ class RankQueue:
         self._snapshot = _NOTHING
         self._bound = None
         self._noted = []
+        self._num_noted = 0
 
     def smallest(self, count: int, blocked: Mask) -> Slots:
         """Return up to ``count`` evictable, unblocked slots, those of smallest rank first.
@@ -98,6 +103,7 @@ class RankQueue:
             return
         slots = np.concatenate([self._queue, *self._noted])
         self._noted = []
+        self._num_noted = 0
         slots = np.unique(slots[self._evictable(slots)])
         slots = slots[self._ranks[slots] <= self._bound]
         self._sort(slots)
@@ -116,6 +122,7 @@ class RankQueue:
         else:
             self._bound = np.iinfo(np.int64).max
         self._noted = []
+        self._num_noted = 0
         self._sort(slots)
 
     def _evictable(self, slots: Slots) -> Mask:
