@@ -13,11 +13,12 @@ from typing import Final
 import structlog
 
 from kvoffload_operator.caches import Caches
-from kvoffload_operator.crds import wait_for_crds
+from kvoffload_operator.crds import access_hint, wait_for_crds
 from kvoffload_operator.election import Elector
 from kvoffload_operator.kube.access import Access
 from kvoffload_operator.kube.client import KubeClient
-from kvoffload_operator.kube.errors import KubeError
+from kvoffload_operator.kube.errors import AccessError, KubeError
+from kvoffload_operator.kube.resources import LEASES
 from kvoffload_operator.lease import LeadershipLostError, LeaseHolder, start_watchdog
 from kvoffload_operator.metrics import Metrics
 from kvoffload_operator.pacing import TokenBucket
@@ -68,7 +69,8 @@ async def run_operator(access: Access, options: Options) -> int:
     """Run until SIGTERM or SIGINT.
 
     Returns:
-        The exit code: 0 when asked to stop, 1 when a part failed and the process must start again.
+        The exit code: 0 when asked to stop, 1 when a part failed and the process must start again,
+        3 when the server refused our credentials or rights at the start.
     """
     stop = asyncio.Event()
     metrics = Metrics()
@@ -82,6 +84,11 @@ async def run_operator(access: Access, options: Options) -> int:
         try:
             with _signals(stop):
                 await runtime.run(stop)
+        except* AccessError as errors:
+            # Once started, its watches, the Lease and the workers wait for rights to come back.
+            for error in _leaves(errors):
+                _tell_no_access(error, access=access)
+            code = 3
         except* Exception as errors:
             for error in _leaves(errors):
                 # These say all there is to know; anything else is ours to mend.
@@ -110,6 +117,7 @@ class Runtime:
         self._options = options
         self._metrics = metrics
         self._client = client
+        self._server = access.server
         self._heartbeat = Heartbeat()
         self._queue: WorkQueue[Key] = WorkQueue(
             clock=asyncio.get_running_loop().time,
@@ -156,7 +164,12 @@ class Runtime:
         log.info("listening", port=port, identity=self._options.identity)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._heartbeat.run(), name="heartbeat")
-            await wait_for_crds(self._client)
+            lease = LEASES.path(namespace=self._options.namespace, name=LEASE)
+            await wait_for_crds(
+                self._client,
+                server=self._server,
+                reads=[lease] if self._options.leader_elect else [],
+            )
             group.create_task(self._caches.run(), name="caches")
             if self._options.leader_elect:
                 group.create_task(self._lease.run(), name="lease")
@@ -205,6 +218,18 @@ class Runtime:
         self._metrics.unfinished.labels(QUEUE_NAME).set(sum(running))
         self._metrics.longest.labels(QUEUE_NAME).set(max(running, default=0.0))
         self._caches.refresh_metrics()
+
+
+def _tell_no_access(error: BaseException, *, access: Access) -> None:
+    assert isinstance(error, AccessError)
+    log.error(
+        "no_access",
+        server=access.server,
+        user=access.user,
+        status=error.status or None,
+        err=str(error),
+        hint=access_hint(error),
+    )
 
 
 @contextlib.contextmanager

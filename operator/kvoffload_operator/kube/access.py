@@ -51,8 +51,12 @@ class TokenSource:
         if now - self._read_at > _TOKEN_MAX_AGE_S:
             try:
                 self._token = self._read().strip()
-            except OSError as error:
+            except (OSError, UnicodeDecodeError) as error:
                 raise AccessError(f"cannot read the token: {error}") from error
+            # RFC 6750: visible ASCII; a header with anything else cannot be sent.
+            if not all("!" <= letter <= "~" for letter in self._token):
+                self._token = ""
+                raise AccessError("the token has characters that no bearer token can have")
             self._read_at = now
         return self._token
 
@@ -71,12 +75,14 @@ class Access:
             ``None`` for plain HTTP.
         token: Source of the bearer token.
         namespace: Namespace of the context or of the pod.
+        user: Whose credentials these are, for messages.
     """
 
     server: str
     tls: ssl.SSLContext | None
     token: TokenSource
     namespace: str = "default"
+    user: str = ""
 
 
 def load_access(*, kubeconfig: str = "", context: str = "") -> Access:
@@ -120,7 +126,13 @@ def _in_cluster() -> Access:
     except OSError as error:
         raise AccessError(f"the pod's ServiceAccount cannot be read: {error}") from error
     token = TokenSource(lambda: (_POD_FOLDER / "token").read_text(encoding="ascii"))
-    return Access(server=f"https://{host}:{port}", tls=tls, token=token, namespace=namespace)
+    return Access(
+        server=f"https://{host}:{port}",
+        tls=tls,
+        token=token,
+        namespace=namespace,
+        user=f"the ServiceAccount of the pod, in namespace {namespace}",
+    )
 
 
 def _named(document: Mapping[str, Any], *, section: str, key: str, name: str) -> Mapping[str, Any]:
@@ -151,6 +163,7 @@ def _from_kubeconfig(document: Mapping[str, Any], *, folder: Path, context: str)
         tls=tls,
         token=_token(user, folder=folder),
         namespace=chosen.get("namespace") or "default",
+        user=f"user {chosen.get('user') or '(none)'!r} of context {name!r}",
     )
 
 

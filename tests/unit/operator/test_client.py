@@ -192,6 +192,16 @@ def test_a_token_file_is_read_again_after_a_minute(tmp_path: Path) -> None:
     assert source() == "two"
 
 
+@pytest.mark.parametrize("raw", [b"two\nlines", b"t\xc3\xb6ken", b"with blank"])
+def test_a_token_that_no_header_can_carry_is_an_access_error(tmp_path: Path, raw: bytes) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(raw)
+    source = TokenSource(lambda: file.read_text(encoding="ascii"))
+    for _ in range(2):
+        with pytest.raises(AccessError, match="token"):
+            source()
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
