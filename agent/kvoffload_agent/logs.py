@@ -1,8 +1,9 @@
-"""Logs on standard error: JSON lines for machines, coloured ones for people."""
+"""Logs on standard error: JSON lines for machines; for people, coloured on a terminal."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 import structlog
@@ -22,8 +23,13 @@ def configure(*, console: bool, debug: bool) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
         structlog.processors.format_exc_info,
     ]
+    # Colours are for eyes: none in files and pipes, and none for who does not want them
+    # (https://no-color.org: any value that is not empty).
+    colors = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     renderer: Processor = (
-        structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer(colors=colors)
+        if console
+        else structlog.processors.JSONRenderer()
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

@@ -1,6 +1,7 @@
 """Logs as JSON lines on standard output; an event's name is constant, its facts are fields."""
 
 import logging
+import os
 import sys
 from typing import Final
 
@@ -22,8 +23,13 @@ def configure(*, console: bool = False, debug: bool = False) -> None:
         console: For people rather than machines.
         debug: Log every pass, not only what changed something.
     """
+    # Colours are for eyes: none in files and pipes, and none for who does not want them
+    # (https://no-color.org: any value that is not empty).
+    colors = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     renderer: Processor = (
-        structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer(colors=colors)
+        if console
+        else structlog.processors.JSONRenderer()
     )
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(
