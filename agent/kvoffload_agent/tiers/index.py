@@ -22,6 +22,11 @@ _MIN_ROWS: Final = 16
 # 2^64 divided by the golden ratio: its multiples spread any words over the highest bits.
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _HALF: Final = np.uint64(32)
+# Any odd number: moves the rows and the fingerprints of a group's keys.
+_SALT: Final = 0xD1342543DE82EF95
+_WRAP: Final = 1 << 64
+# The shortest digest that an engine uses, in bytes: xxh3_128.
+_MIN_DIGEST: Final = 16
 _ONE: Final = np.uint32(1)
 
 
@@ -46,11 +51,9 @@ class Index:
         size, count = self._table.hash_bytes, len(hashes)
         if not size or len(blob) != size * count:
             return self._find_odd(group, hashes)
-        # As in ``_mix``, ``_row`` and ``_fingerprints``: calls are a tenth of a short lookup.
-        words = words_of(blob, size)
-        mixed = words ^ (words >> _HALF)
-        mixed += np.uint64(group)
-        mixed *= _GOLDEN
+        mixed = _mix(words_of(blob, size), size)
+        if group:
+            mixed += np.uint64(group * _SALT % _WRAP)
         row = (mixed >> self._shift).view(np.int64)
         prints = mixed.view(np.uint32)[::2] | _ONE
         equal = self._prints.take(row, axis=0) == prints[:, None]
@@ -172,15 +175,18 @@ class Index:
         return (mixed >> self._shift).view(np.int64)
 
     def _mix_of(self, slots: Slots) -> Words:
-        words = words_of(self._table.blob(slots), self._table.hash_bytes)
-        return self._mix(words, self._table.groups[slots].astype(np.uint64))
-
-    def _mix(self, words: Words, group: np.uint64 | Words) -> Words:
-        # Small integers differ in their last bytes only, which are the highest bits here.
-        mixed = words ^ (words >> _HALF)
-        mixed += group
-        mixed *= _GOLDEN
+        size = self._table.hash_bytes
+        mixed = _mix(words_of(self._table.blob(slots), size), size)
+        mixed += self._table.groups[slots].astype(np.uint64) * np.uint64(_SALT)
         return mixed
+
+
+def _mix(words: Words, size: int) -> Words:
+    """Spread the words of hashes of ``size`` bytes; a short one may be no hash but a number."""
+    if size < _MIN_DIGEST:
+        # Small numbers differ in their last bytes only, which are the highest bits here.
+        words = words ^ (words >> _HALF)
+    return words * _GOLDEN
 
 
 def _packed(group: int, key: bytes) -> bytes:

@@ -33,7 +33,7 @@ class SlotTable:
     def __init__(self) -> None:
         self.count = 0
         self.version = 0
-        # Never without a row: -1, which stands for no slot, is an index that numpy follows.
+        # The last row is no slot's, ever: whoever looks up -1, no slot, finds it empty.
         self.refs: NDArray[np.int32] = np.full(1, EMPTY, dtype=np.int32)
         self.groups: NDArray[np.int16] = np.zeros(1, dtype=np.int16)
         self.born: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
@@ -65,7 +65,7 @@ class SlotTable:
         """Append ``count`` slots, numbered on from the last."""
         self.version += 1
         self.count += count
-        if self.count <= self.room:
+        if self.count < self.room:
             return
         more = max(int(self.count * _GROWTH), _MIN_ROOM) - self.room
         self.refs = np.concatenate([self.refs, np.full(more, EMPTY, dtype=np.int32)])

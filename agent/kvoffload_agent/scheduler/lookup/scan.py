@@ -54,11 +54,13 @@ class Lookup:
             batch = keys[done : done + size] if done or len(keys) > size else keys
             slots = self._pool.find(self._client, group.number, batch)
             version, base = self._table.version, done
+            done, size = base + len(slots), size * _GALLOP
+            if not np.count_nonzero(self._table.refs.take(slots) < READY):
+                continue
             absent = (slots < 0).nonzero()[0]
             hits = slots[: absent[0]] if len(absent) else slots
             if np.count_nonzero(self._table.refs.take(hits) < READY):
                 deferred = True
-            done, size = base + len(slots), size * _GALLOP
             for at in absent.tolist():
                 position = (first + base + at + 1) * group.chunk
                 if self._ask_below(group, keys[base + at], position) is Verdict.MISS:
