@@ -50,8 +50,8 @@ bench: env ## measurements as ratios against a peer or a limit of the same run
 	@$(PY) -m tests.bench
 
 .PHONY: mutants
-mutants: env ## mutation testing of what decides (ONLY='GLOB ...', MINUTES=120); goes on where it ended
-	@$(PY) tools/mutants.py $(if $(ONLY),--only $(ONLY)) $(if $(MINUTES),--minutes $(MINUTES)) --write
+mutants: env ## mutation testing of what decides (ONLY="GLOB ...", MINUTES=120, SURVIVORS=1); goes on where it ended
+	@$(PY) tools/mutants.py $(if $(ONLY),--only $(ONLY)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SURVIVORS),--survivors) --write
 
 .PHONY: generate
 generate: env ## write the CRDs from the models

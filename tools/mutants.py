@@ -63,13 +63,17 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=SCOPE, help="globs of modules; default: all")
     parser.add_argument("--minutes", type=float, default=120.0, help="end then; go on next time")
     parser.add_argument("--children", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--survivors", action="store_true", help="test only those that survived")
     parser.add_argument("--commit", help="test this commit; default: the working tree")
     parser.add_argument("--write", action="store_true", help=f"write {REPORT.relative_to(ROOT)}")
     arguments = parser.parse_args()
     folder = cache_directory() / "mutants"
     with sources(arguments.commit) as source:
         prepare(folder, source, only=arguments.only)
-    ended = run(folder, minutes=arguments.minutes, children=arguments.children)
+    # mutmut takes a survivor for settled unless it is named, though its tests may be better now.
+    alive = [m.name for m in read(folder, only=arguments.only) if m.outcome in SURVIVED.values()]
+    names = alive if arguments.survivors else []
+    ended = run(folder, names, minutes=arguments.minutes, children=arguments.children)
     mutants = list(read(folder, only=(*SCOPE, *arguments.only)))
     if not mutants:
         print("mutmut made no mutants; its output is above", file=sys.stderr)
@@ -131,11 +135,11 @@ def prepare(folder: Path, origin: Path, *, only: Sequence[str]) -> None:
     (folder / "pyproject.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def run(folder: Path, *, minutes: float, children: int) -> bool:
-    """Run mutmut; return whether it came to its end."""
+def run(folder: Path, names: Sequence[str], *, minutes: float, children: int) -> bool:
+    """Run mutmut on these mutants, on all if there are none; return whether it came to its end."""
     environment = {**os.environ, "PYTHONPATH": str(folder / "mutants")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "mutmut", "run", "--max-children", str(children)],
+        [sys.executable, "-m", "mutmut", "run", "--max-children", str(children), *names],
         cwd=folder,
         env=environment,
         start_new_session=True,
