@@ -1,17 +1,17 @@
 """The command line of ``kubectl kvoffload``.
 
 Exit codes: 0 done; 1 there is nothing to show, and the message says why; 2 wrong usage;
-3 the cluster could not be reached or refused.
+3 the cluster could not be reached or refused. Programs get an empty list and 0.
 """
 
 import asyncio
-import dataclasses
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 
+from kvoffload_operator.crds import INSTALL_CRDS
 from kvoffload_operator.kube.access import Access, load_access
 from kvoffload_operator.kube.client import KubeClient
 from kvoffload_operator.kube.errors import KubeError, NotFoundError
@@ -52,6 +52,8 @@ def explain_pod(
 ) -> None:
     """Show each effective value of a pod and who set it.
 
+    `-o wide` adds whose value it was that a limit cut.
+
     Example: kubectl kvoffload explain pod vllm-0 -n team-a
     """
 
@@ -80,8 +82,12 @@ def explain_pod(
     force = "in force" if found.in_force else "not yet in force: the agent has not applied it"
     typer.echo(f"Pod:     {found.pod}\nNode:    {found.node}")
     typer.echo(f"Policy:  {found.source}\nEntry:   {found.entry} ({force})\n")
-    rows = [(row.field, row.value, row.source, row.clamped_from or "-") for row in found.rows]
-    typer.echo(table(("FIELD", "VALUE", "SOURCE", "CLAMPED FROM"), rows))
+    header = ["FIELD", "VALUE", "SOURCE", "CLAMPED FROM"]
+    rows = []
+    for item in found.rows:
+        row = [item.field, item.value, item.source, item.clamped_from or "-"]
+        rows.append([*row, item.clamped_source or "-"] if output is Output.WIDE else row)
+    typer.echo(table([*header, "CLAMPED SOURCE"] if output is Output.WIDE else header, rows))
 
 
 @app.command()
@@ -103,6 +109,11 @@ def status(
     if output in {Output.JSON, Output.YAML}:
         typer.echo(document({"policies": [_policy(item) for item in policies]}, output=output))
         return
+    if not policies:
+        _nothing(
+            "no policies, so engine pods get the built-in values; `kubectl explain kvop.spec` "
+            "tells what a KVOffloadPolicy sets, and docs/how-to/cluster.md has one to apply"
+        )
     header = ["POLICY", "READY", "REASON", "NODES", "CURRENT", "AGE"]
     rows = []
     for item in policies:
@@ -129,17 +140,26 @@ def nodes(
 ) -> None:
     """Show every node, its agent's state, and whether its configuration is in force.
 
+    With --stale and no agent behind, it says so and ends with 0.
+
     Example: kubectl kvoffload nodes --stale
     """
 
     async def gather(client: KubeClient, _access: Access) -> list[dict[str, Any]]:
         return await _items(client, OFFLOAD_NODES)
 
-    found = [_node(item) for item in _run(gather, kubeconfig=kubeconfig, context=context)]
-    if stale:
-        found = [item for item in found if not item["current"]]
+    every = [_node(item) for item in _run(gather, kubeconfig=kubeconfig, context=context)]
+    found = [item for item in every if not (stale and item["current"])]
     if output in {Output.JSON, Output.YAML}:
         typer.echo(document({"nodes": found}, output=output))
+        return
+    if not every:
+        _nothing(
+            "no nodes: the operator makes a KVOffloadNode for each Node that it selects; is it "
+            "running, and does its --node-selector match `kubectl get nodes --show-labels`?"
+        )
+    if not found:
+        typer.echo(f"no stale nodes: each of {len(every)} has its configuration in force")
         return
     header = ["NODE", "READY", "REASON", "CURRENT", "PODS", "ENTRIES"]
     rows = []
@@ -158,6 +178,11 @@ def nodes(
     typer.echo(table([*header, *wide] if output is Output.WIDE else header, rows))
 
 
+def _nothing(why: str) -> NoReturn:
+    typer.echo(why, err=True)
+    raise typer.Exit(_NOTHING)
+
+
 def _run(
     gather: Callable[[KubeClient, Access], Awaitable[T]], *, kubeconfig: str, context: str
 ) -> T:
@@ -174,7 +199,7 @@ def _run(
     except NotFoundError as error:
         typer.echo(
             f"error: {error}; are kvoffload's CRDs installed? "
-            "`kubectl get crds | grep kvoffload.io`",
+            f"`kubectl get crds | grep kvoffload.io` tells, `{INSTALL_CRDS}` installs them",
             err=True,
         )
         raise typer.Exit(_CLUSTER) from error
@@ -232,7 +257,16 @@ def _explanation(found: Explanation) -> dict[str, Any]:
         "policy": found.source,
         "entry": found.entry,
         "inForce": found.in_force,
-        "fields": [dataclasses.asdict(row) for row in found.rows],
+        "fields": [
+            {
+                "field": row.field,
+                "value": row.value,
+                "source": row.source,
+                "clampedFrom": row.clamped_from,
+                "clampedSource": row.clamped_source,
+            }
+            for row in found.rows
+        ],
     }
 
 

@@ -20,12 +20,14 @@ class Row:
         value: As text; ``-`` if nobody limits it.
         source: Who set it.
         clamped_from: The value a limit cut down, or an empty string.
+        clamped_source: Who set that value, or an empty string.
     """
 
     field: str
     value: str
     source: str
     clamped_from: str
+    clamped_source: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,7 @@ def _row(entry: Mapping[str, Any], item: Mapping[str, Any]) -> Row:
         value=text_of(_lookup(entry, item["field"])),
         source=item["source"],
         clamped_from=str(item.get("clampedFrom") or ""),
+        clamped_source=str(item.get("clampedSource") or ""),
     )
 
 

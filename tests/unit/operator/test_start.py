@@ -7,15 +7,12 @@ import json
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from tests.unit.operator.apiserver import server
 
 from kvoffload_operator.crds import wait_for_crds
 from kvoffload_operator.kube.access import Access, TokenSource
@@ -29,34 +26,6 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/kvoffload-operator"
 SERVED = {"resources": [{"name": kind} for kind in KINDS]}
 NOT_FOUND = (404, {"message": "404 page not found"})
 GROUPS = (200, {"kind": "APIGroupList", "groups": []})
-
-Answer = Callable[[str], tuple[int, Any]]
-
-
-@contextmanager
-def server(answer: Answer) -> Iterator[str]:
-    """Serve ``answer`` of each path as JSON; give the URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, body = answer(self.path.partition("?")[0])
-            raw = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
-
-        def log_message(self, *_args: Any) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{http.server_port}"
-        finally:
-            http.shutdown()
-            thread.join(10)
 
 
 def free_port() -> int:
