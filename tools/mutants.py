@@ -193,6 +193,13 @@ def summary(mutants: Sequence[Mutant]) -> str:
 def report(folder: Path, mutants: Sequence[Mutant], *, commit: str) -> str:
     """Return the page: what was run, and every survivor as the line that it changes."""
     day = time.strftime("%Y-%m-%d", time.gmtime())
+    shown = [
+        (mutant, changed_lines(folder, mutant.name))
+        for mutant in mutants
+        if mutant.outcome in SURVIVED.values()
+    ]
+    equivalents = Counter(reason for _, changed in shown if (reason := why_equivalent(changed)))
+    alive = [(mutant, changed) for mutant, changed in shown if not why_equivalent(changed)]
     lines = [
         "# Mutation testing",
         "",
@@ -203,16 +210,37 @@ def report(folder: Path, mutants: Sequence[Mutant], *, commit: str) -> str:
         "",
         summary(mutants),
         "",
-        "## Survivors",
+        "## Equivalent",
+        "",
+        "These survivors cannot be told from the original:",
+        "",
+        *(f"- {count} {reason}" for reason, count in sorted(equivalents.items())),
+        "",
+        "## Survivors and code without a test",
+        "",
+        "Each is a line that a better test would hold, or a message that nothing depends on.",
     ]
-    alive = [mutant for mutant in mutants if mutant.outcome in SURVIVED.values()]
-    for module in sorted({mutant.module for mutant in alive}):
+    for module in sorted({mutant.module for mutant, _ in alive}):
         lines += ["", f"### `{module}`", "", "```diff"]
-        for mutant in alive:
+        for mutant, changed in alive:
             if mutant.module == module:
-                lines += changed_lines(folder, mutant.name)
+                lines += changed
         lines.append("```")
     return "\n".join(lines) + "\n"
+
+
+def why_equivalent(changed: Sequence[str]) -> str:
+    """Return why a change makes no difference, "" if it may make one."""
+    before, after = ("\n".join(line[1:] for line in changed[at::2]) for at in (1, 2))
+    if not before:  # the change is not known
+        return ""
+    if re.sub(r", (strict=\w+)?\)", ")", before) == re.sub(r", (strict=\w+)?\)", ")", after):
+        return "`zip` without `strict`: the lengths are equal, the check never fails"
+    if "np.array([" in before and re.sub(r", (dtype=[\w.]+)?\)", ")", before) == re.sub(
+        r", (dtype=[\w.]+)?\)", ")", after
+    ):
+        return "`dtype` left to numpy, which takes int64 for integers on the platforms supported"
+    return ""
 
 
 def changed_lines(folder: Path, name: str) -> list[str]:

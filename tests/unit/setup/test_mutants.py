@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.mutants import Mutant, changed_lines, summary
+import pytest
+from tools.mutants import Mutant, changed_lines, summary, why_equivalent
 
 MUTATED = """\
 class Table:
@@ -52,3 +53,21 @@ def test_a_survivor_is_shown_as_the_line_that_it_changes(tmp_path: Path) -> None
         "-left = self.free - count",
         "+left = self.free + count",
     ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "equivalent"),
+    [
+        ("zip(a, b, strict=True)", "zip(a, b, strict=False)", True),
+        ("zip(a, b, strict=True)", "zip(a, b, )", True),
+        ("zip(a, b, strict=True)", "zip(a, strict=True)", False),
+        ("np.array([at], dtype=np.int64)", "np.array([at], dtype=None)", True),
+        ("np.zeros(at, dtype=np.int64)", "np.zeros(at, dtype=None)", False),
+        ("np.array([at], dtype=np.int64)", "np.array([1], dtype=np.int64)", False),
+        ("a < b", "a <= b", False),
+    ],
+)
+def test_only_a_change_that_makes_no_difference_is_called_equivalent(
+    *, before: str, after: str, equivalent: bool
+) -> None:
+    assert bool(why_equivalent(["# f", f"-{before}", f"+{after}"])) is equivalent
