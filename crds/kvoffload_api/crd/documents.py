@@ -110,11 +110,16 @@ KINDS: Final = (
         columns=(
             _READY,
             _REASON,
+            # A column shows a value as it is stored: the budget is a quantity, the status bytes.
             _column(
-                "Memory",
+                "Budget", ".spec.budget.hostMemory", "Most host memory for chunks, if bounded."
+            ),
+            _column(
+                "Mapped",
                 ".status.memory.mapped",
                 "Bytes of host memory that the arena holds.",
                 kind="integer",
+                priority=_WIDE,
             ),
             _column("Hash", ".spec.hash", "Configuration to apply.", priority=_WIDE),
             _column("Applied", ".status.appliedHash", "Configuration in force.", priority=_WIDE),

@@ -110,7 +110,7 @@ def test_tables_and_short_names(control_plane: ControlPlane, namespace: str) -> 
                 "apiVersion": "kvoffload.io/v1alpha1",
                 "kind": "KVOffloadNode",
                 "metadata": {"name": node},
-                "spec": {"hash": HASH},
+                "spec": {"hash": HASH, "budget": {"hostMemory": "2Gi"}},
             },
         ]
     )
@@ -139,9 +139,9 @@ def test_tables_and_short_names(control_plane: ControlPlane, namespace: str) -> 
     cluster = row(plane, "ckvop", namespace)
     assert cluster.items() >= (ready | {"PRIORITY": "3", "NODES": "12", "CURRENT": "11"}).items()
     shown = row(plane, "kvon", node, "-o", "wide")
-    assert shown.items() >= (ready | {"MEMORY": "1048576", "HASH": HASH}).items()
+    assert shown.items() >= (ready | {"BUDGET": "2Gi", "MAPPED": "1048576", "HASH": HASH}).items()
     assert (shown["APPLIED"], shown["AGENT"]) == (HASH, "0.1.0")
-    assert set(row(plane, "kvon", node)) == {"NAME", "READY", "REASON", "MEMORY", "AGE"}
+    assert set(row(plane, "kvon", node)) == {"NAME", "READY", "REASON", "BUDGET", "AGE"}
 
     every = plane.kubectl("get", "kvoffload", "-A").stdout
     assert "kvoffloadpolicy.kvoffload.io/chat" in every

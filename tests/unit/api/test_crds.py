@@ -135,6 +135,20 @@ def test_columns_show_ready_and_reason_first_and_age_last(kind: Kind) -> None:
     assert columns[-1] == "Age"
 
 
+@kinds
+def test_a_number_of_bytes_is_for_the_wide_table_only(kind: Kind) -> None:
+    of = {path.removeprefix("$"): schema for path, schema in nodes(root(kind))}
+    columns = crd(kind)["spec"]["versions"][0]["additionalPrinterColumns"]
+    # People read `2Gi`; only the schema's byte counts have 64 bits.
+    raw = {
+        item["name"]: item.get("priority", 0)
+        for item in columns
+        if of.get(item["jsonPath"], {}).get("format") == "int64"
+    }
+
+    assert raw == ({"Mapped": 1} if kind.plural == "kvoffloadnodes" else {})
+
+
 def test_what_a_crd_cannot_say_is_an_error_of_ours() -> None:
     class Ambiguous(ApiModel):
         value: int | str = Field(description="Either.")
