@@ -207,10 +207,11 @@ def measure_offers(policy: str, goal: float) -> None:
             name = f"store offer of 1,024 keys with eviction at 1M resident, {policy.upper()}"
             report(name, theirs, ours, goal)
             report(
+                # A median hides what is paid once in ten offers.
                 f"same, mean instead of median, {policy.upper()}",
                 [statistics.fmean(theirs)],
                 [means[size]],
-                goal,
+                1.0,
             )
             # Linear in resident chunks would be 10; caches of the CPU explain some of what it is.
             report_value(
