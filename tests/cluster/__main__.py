@@ -7,7 +7,7 @@ Examples:
       the same beside other work; progress goes to build.log
   python -m tests.cluster up
       run a control plane until Ctrl-C; with its KUBECONFIG printed, in another terminal:
-      kubectl apply -f crds/generated
+      kubectl apply --server-side -f crds/generated/
 """
 
 from __future__ import annotations
