@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from tests.cluster.controlplane import ControlPlane
 from tests.cluster.fixtures import CRD_DIRECTORY, apply_crds
 from tests.harness.processes import Process
-from tests.integration.operator.conftest import START_S, Cluster, grant, launch, wait_for
+from tests.integration.operator.conftest import (
+    PROGRAM,
+    START_S,
+    SYSTEM,
+    Cluster,
+    grant,
+    launch,
+    wait_for,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -95,3 +107,38 @@ def test_a_leader_that_cannot_renew_ends_with_an_error_before_another_may_lead(
     assert operator.process.popen.returncode == 1
     [line] = [line for line in operator.log() if "leader election lost" in line.get("err", "")]
     assert line["event"] == "failed"
+
+
+def refused(kubeconfig: Path) -> tuple[int, dict[str, Any]]:
+    """Run an operator to its end; return the exit code and its only complaint."""
+    done = subprocess.run(
+        [
+            str(PROGRAM), "run", "--kubeconfig", str(kubeconfig),
+            "--host", "127.0.0.1", "--port", "0", "--namespace", SYSTEM,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )  # fmt: skip
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    [told] = [record for record in records if record["level"] in {"warning", "error"}]
+    return done.returncode, told
+
+
+def test_credentials_or_rights_that_are_refused_at_the_start_end_it_with_3(
+    control_plane: ControlPlane, crds: None, namespace: str, tmp_path: Path
+) -> None:
+    kubeconfig = control_plane.kubeconfig_for_service_account(
+        namespace=namespace, service_account="default"
+    )
+    code, told = refused(kubeconfig)
+    assert (code, told["event"], told["status"]) == (3, "no_access", 403)
+    assert f"system:serviceaccount:{namespace}:default" in told["err"]
+
+    document = yaml.safe_load(kubeconfig.read_text())
+    document["users"][0]["user"] = {"token": "bad"}
+    wrong = tmp_path / "wrong"
+    wrong.write_text(yaml.safe_dump(document))
+    code, told = refused(wrong)
+    assert (code, told["event"], told["status"]) == (3, "no_access", 401)

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import Result
 from tests.unit.operator.apiserver import server
 from tests.unit.operator.test_kubectl import ENTRY, POD, offload_node
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from kvoffload_operator.kubectl.cli import app
 
