@@ -299,8 +299,3 @@ def _accepts(matchers: Sequence[TierMatcher], medium: str | None, locality: str 
         and (matcher.locality is None or locality is None or matcher.locality == locality)
         for matcher in matchers
     )
-
-
-def make_engine(config: SchedulerConfig, pool: PartitionPool) -> EngineScheduler:
-    """Return the scheduler of an engine of a partition."""
-    return EngineScheduler(config, pool)
