@@ -19,6 +19,7 @@ from kvoffload_agent.config.review import TokenReviewIdentifier
 from kvoffload_agent.config.source import Budget
 from kvoffload_agent.kube.access import Access
 from kvoffload_agent.kube.client import Json, KubeClient, KubeError
+from kvoffload_agent.kube.outage import Outage
 from kvoffload_agent.server.engine import Entry, Resolved
 from kvoffload_agent.server.identity import Identity
 from kvoffload_api.models.node import KVOffloadNodeSpec
@@ -61,6 +62,7 @@ class NodeSource:
         self._pods: dict[str, tuple[str, str]] = {}
         self._version = 0
         self._connected = False
+        self._outage = Outage(server=client.server)
         self._resource_version = ""
         last = self._file.read(node=node_name)
         if last is not None:
@@ -92,8 +94,11 @@ class NodeSource:
 
     @property
     def waiting_for(self) -> str:
-        """Say that no spec was ever seen."""
-        return "" if self._version else f"KVOffloadNode/{self.node_name}"
+        """Say that no spec was ever seen, and why if the API server cannot be used."""
+        if self._version:
+            return ""
+        reason = self._outage.reason
+        return f"KVOffloadNode/{self.node_name}" + (f": {reason}" if reason else "")
 
     async def run(self, changed: Callable[[], None]) -> None:
         """List, then watch, until cancelled; every failure backs off with jitter."""
@@ -108,8 +113,7 @@ class NodeSource:
                 # After 410 or any refusal nothing is known about what was missed: list again.
                 if error.status:
                     self._resource_version = ""
-                if self._connected:
-                    _log.warning("the API server is away", error=str(error), status=error.status)
+                self._outage.failed(error)
                 self._connected = False
                 await asyncio.sleep(delay * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
                 delay = min(2 * delay, BACKOFF_SECONDS[1])
@@ -123,6 +127,7 @@ class NodeSource:
             "applied_hash": self.applied_hash,
             "generation": self.generation,
             "connected": self._connected,
+            "problem": self._outage.reason,
             "entries": len(self._entries),
             "pods": len(self._pods),
             "rejected": self.rejected,
@@ -132,7 +137,7 @@ class NodeSource:
     async def _list(self, changed: Callable[[], None]) -> None:
         found = await self.client.request("GET", PATH, params=self._selector)
         self._resource_version = str(found["metadata"]["resourceVersion"])
-        self._connected = True
+        self._reached()
         items = found.get("items") or []
         if items:
             self._see(items[0], changed)
@@ -145,12 +150,16 @@ class NodeSource:
             params={**self._selector, "resourceVersion": self._resource_version},
             timeout_seconds=random.randint(*WATCH_SECONDS),  # noqa: S311 - spread
         ):
-            self._connected = True
+            self._reached()
             if kind == "DELETED":
                 self._gone()
             elif kind in {"ADDED", "MODIFIED"}:
                 self._see(item, changed)
             self._resource_version = str(item["metadata"]["resourceVersion"])
+
+    def _reached(self) -> None:
+        self._connected = True
+        self._outage.over()
 
     @property
     def _selector(self) -> dict[str, str]:

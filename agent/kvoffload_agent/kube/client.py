@@ -102,6 +102,11 @@ class KubeClient:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, AccessError) as error:
             raise KubeError(f"no answer from the API server: {error!r}") from error
 
+    @property
+    def server(self) -> str:
+        """The API server's base URL."""
+        return self._access.server
+
     async def watch(
         self, path: str, *, params: Mapping[str, str], timeout_seconds: int
     ) -> AsyncIterator[tuple[str, Json]]:
