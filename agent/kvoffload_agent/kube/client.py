@@ -100,7 +100,7 @@ class KubeClient:
                     raise KubeError(_message(raw), status=response.status)
                 return json.loads(raw)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, AccessError) as error:
-            raise KubeError(f"no answer from the API server: {error!r}") from error
+            raise KubeError(f"no answer from the API server: {type(error).__name__} {error}") from error
 
     @property
     def server(self) -> str:
@@ -138,7 +138,7 @@ class KubeClient:
                 async for line in _lines(response.content):
                     yield _event(line)
         except (aiohttp.ClientError, TimeoutError, OSError, AccessError) as error:
-            raise KubeError(f"the watch broke: {error!r}") from error
+            raise KubeError(f"the watch broke: {type(error).__name__} {error}") from error
 
     def _authorization(self) -> Mapping[str, str]:
         token = self._access.token()
