@@ -100,7 +100,7 @@ class KubeClient:
                     raise KubeError(_message(raw), status=response.status)
                 return json.loads(raw)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, AccessError) as error:
-            raise KubeError(f"no answer from the API server: {type(error).__name__} {error}") from error
+            raise KubeError(f"no answer: {type(error).__name__} {error}") from error
 
     @property
     def server(self) -> str:
