@@ -181,7 +181,7 @@ def report(suite: str, outcomes: Sequence[Outcome]) -> int:
     if suite == "test":
         print(
             "  not part of this: `make test-long` (all recorded cases, long property tests, "
-            "long integration tests) and `make bench`; `make gpu` needs a GPU"
+            "long integration tests) and `make bench`"
         )
     failed = sum(outcome.exit_code not in (None, 0) for outcome in outcomes)
     passed = sum(outcome.exit_code == 0 for outcome in outcomes)
