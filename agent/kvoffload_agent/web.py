@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -74,11 +75,20 @@ async def serving(app: web.Application, address: str) -> AsyncIterator[str]:
             site = _site(runner, address)
             await site.start()
         except (OSError, ValueError) as error:
-            raise WebError(f"cannot serve at {address}: {error}") from error
+            raise WebError(
+                f"cannot serve at {address}: {_why(error)}; give another address with --http "
+                "HOST:PORT (port 0: any free one), or --http '' for none"
+            ) from error
         bound = runner.addresses[0]
         yield f"unix:{bound}" if isinstance(bound, str) else f"{bound[0]}:{bound[1]}"
     finally:
         await runner.cleanup()
+
+
+def _why(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return "the address is in use, perhaps by another agent"
+    return str(error)
 
 
 def _site(runner: web.AppRunner, address: str) -> web.BaseSite:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -55,3 +56,17 @@ def test_an_address_that_cannot_be_is_refused_and_no_file_is_lost(
     assert ended.stderr.splitlines()[-1].startswith("kvoffload-agent: cannot serve at")
     assert "Traceback" not in ended.stderr
     assert file.read_text() == "mine"
+
+
+def test_a_port_in_use_is_named_with_the_option_that_chooses_another(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = run(
+            PROGRAM, "run", "--policies", tmp_path, "--host-memory", "8Mi",
+            "--socket", tmp_path / "s", "--http", address,
+        )  # fmt: skip
+    assert ended.returncode == 69, ended.stderr
+    told = ended.stderr.splitlines()[-1]
+    assert told.startswith(f"kvoffload-agent: cannot serve at {address}: the address is in use")
+    assert "--http" in told
+    assert "Errno" not in told
