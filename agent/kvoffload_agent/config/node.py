@@ -62,6 +62,7 @@ class NodeSource:
         self._pods: dict[str, tuple[str, str]] = {}
         self._version = 0
         self._connected = False
+        self._delay = BACKOFF_SECONDS[0]
         self._outage = Outage(server=client.server)
         self._resource_version = ""
         last = self._file.read(node=node_name)
@@ -94,20 +95,24 @@ class NodeSource:
 
     @property
     def waiting_for(self) -> str:
-        """Say that no spec was ever seen, and why if the API server cannot be used."""
+        """Say why no spec was ever in force: no access, no object, or one not understood."""
         if self._version:
             return ""
-        reason = self._outage.reason
-        return f"KVOffloadNode/{self.node_name}" + (f": {reason}" if reason else "")
+        name = f"KVOffloadNode/{self.node_name}"
+        if self._outage.reason:
+            return f"{name}: {self._outage.reason}"
+        if self.rejected:
+            return f"{name}: its spec is not understood: {self.rejected}"
+        if self._connected and not self.object_uid:
+            return f"{name} does not exist: is the operator running, and does it select this node?"
+        return name
 
     async def run(self, changed: Callable[[], None]) -> None:
         """List, then watch, until cancelled; every failure backs off with jitter."""
-        delay = BACKOFF_SECONDS[0]
         while True:
             try:
                 if not self._resource_version:
                     await self._list(changed)
-                delay = BACKOFF_SECONDS[0]
                 await self._watch(changed)
             except KubeError as error:
                 # After 410 or any refusal nothing is known about what was missed: list again.
@@ -115,8 +120,8 @@ class NodeSource:
                     self._resource_version = ""
                 self._outage.failed(error)
                 self._connected = False
-                await asyncio.sleep(delay * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
-                delay = min(2 * delay, BACKOFF_SECONDS[1])
+                await asyncio.sleep(self._delay * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
+                self._delay = min(2 * self._delay, BACKOFF_SECONDS[1])
 
     def describe(self) -> dict[str, Any]:
         """Return what is in force."""
@@ -137,7 +142,6 @@ class NodeSource:
     async def _list(self, changed: Callable[[], None]) -> None:
         found = await self.client.request("GET", PATH, params=self._selector)
         self._resource_version = str(found["metadata"]["resourceVersion"])
-        self._reached()
         items = found.get("items") or []
         if items:
             self._see(items[0], changed)
@@ -149,8 +153,8 @@ class NodeSource:
             PATH,
             params={**self._selector, "resourceVersion": self._resource_version},
             timeout_seconds=random.randint(*WATCH_SECONDS),  # noqa: S311 - spread
+            opened=self._reached,
         ):
-            self._reached()
             if kind == "DELETED":
                 self._gone()
             elif kind in {"ADDED", "MODIFIED"}:
@@ -158,7 +162,9 @@ class NodeSource:
             self._resource_version = str(item["metadata"]["resourceVersion"])
 
     def _reached(self) -> None:
+        """Take an open watch; a list alone is not enough, for watching may be forbidden."""
         self._connected = True
+        self._delay = BACKOFF_SECONDS[0]
         self._outage.over()
 
     @property

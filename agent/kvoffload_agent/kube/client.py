@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -108,9 +108,17 @@ class KubeClient:
         return self._access.server
 
     async def watch(
-        self, path: str, *, params: Mapping[str, str], timeout_seconds: int
+        self,
+        path: str,
+        *,
+        params: Mapping[str, str],
+        timeout_seconds: int,
+        opened: Callable[[], None],
     ) -> AsyncIterator[tuple[str, Json]]:
         """Yield (type, object) of each event until the server ends the stream.
+
+        ``opened`` is called once the server has accepted the watch, which may be long before the
+        first event.
 
         Raises:
             KubeError: as ``request``; an ERROR event with its code.
@@ -135,6 +143,7 @@ class KubeClient:
             ) as response:
                 if response.status != HTTP_OK:
                     raise KubeError(_message(await response.read()), status=response.status)
+                opened()
                 async for line in _lines(response.content):
                     yield _event(line)
         except (aiohttp.ClientError, TimeoutError, OSError, AccessError) as error:

@@ -42,7 +42,7 @@ class Outage:
         """Take a failed request; warns when an outage begins or its kind changes."""
         if error.gone:
             return  # an old watch, as it ends in normal operation
-        self.reason = f"{self._server}: {error}"
+        self.reason = f"{self._server}: {error}; {hint_for(error)}"
         if error.status == self._status:
             return
         self._status = error.status

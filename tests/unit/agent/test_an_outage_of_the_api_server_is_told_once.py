@@ -18,7 +18,7 @@ def test_each_kind_of_failure_is_warned_about_once_and_its_end_told() -> None:
             outage.failed(KubeError("no answer from the API server"))
         outage.failed(KubeError("Unauthorized", status=401))
         outage.failed(KubeError("Unauthorized", status=401))
-        assert outage.reason == f"{SERVER}: Unauthorized"
+        assert outage.reason.startswith(f"{SERVER}: Unauthorized; the credentials")
         outage.over()
         outage.over()
 
