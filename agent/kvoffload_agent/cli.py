@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import sys
 from enum import StrEnum
@@ -12,15 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from kvoffload_agent import version
 from kvoffload_agent.app import Options, report_status
 from kvoffload_agent.app import run as run_agent
 from kvoffload_agent.config.directory import DirectorySource, open_directory
 from kvoffload_agent.config.node import open_node
-from kvoffload_agent.doctor import mebibytes, report
+from kvoffload_agent.doctor import print_report, report
 from kvoffload_agent.kube.access import AccessError, from_kubeconfig
 from kvoffload_agent.kube.access import in_cluster as in_cluster_access
 from kvoffload_agent.logs import configure
@@ -32,9 +29,10 @@ from kvoffload_api.quantity import QuantityError, parse_quantity
 DEFAULT_SOCKET: Final = Path("/run/kvoffload/agent.sock")
 DEFAULT_STATE: Final = Path("/var/lib/kvoffload")
 DEFAULT_HTTP: Final = "127.0.0.1:9808"
-# sysexits.h: wrong usage, and something outside this program is not as it must be.
-EXIT_USAGE: Final = 64
+# sysexits.h: something outside this program is not as it must be.
 EXIT_UNAVAILABLE: Final = 69
+# doctor: nothing may be taken, so a script need not read the verdict.
+EXIT_REFUSE: Final = 1
 
 
 class LogFormat(StrEnum):
@@ -111,10 +109,7 @@ MemoryLimit = Annotated[
 ]
 
 
-@app.command(
-    epilog="Examples:  kvoffload-agent run --policies ./policies --socket /tmp/kvo/agent.sock"
-    "  |  kvoffload-agent run --in-cluster --node-name $NODE_NAME"
-)
+@app.command()
 def run(
     *,
     policies: Annotated[
@@ -177,7 +172,20 @@ def run(
     log_format: Annotated[LogFormat, typer.Option(help="How log lines look.")] = LogFormat.JSON,
     debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
 ) -> None:
-    """Serve the engines of this node until SIGTERM or Ctrl-C."""
+    """Serve the engines of this node until SIGTERM or Ctrl-C.
+
+    \b
+    Examples:
+      kvoffload-agent run --policies ./policies --socket /tmp/kvo/agent.sock
+      kvoffload-agent run --in-cluster --node-name $NODE_NAME
+
+    \b
+    Exit codes:
+      0   asked to stop
+      1   a part failed: start it again
+      2   wrong usage, or credentials that cannot be read
+      69  the socket or the HTTP address cannot be used
+    """  # noqa: D301 - click keeps the lines after a backspace character
     configure(console=log_format is LogFormat.CONSOLE, debug=debug)
     ways = [policies is not None, kubeconfig is not None, in_cluster]
     if sum(ways) != 1:
@@ -222,7 +230,7 @@ def _until_stopped(work: Any) -> None:
         raise typer.Exit(EXIT_UNAVAILABLE) from None
 
 
-@app.command(epilog="Example:  kvoffload-agent doctor --bytes 8Gi -o json")
+@app.command()
 def doctor(
     *,
     wanted: Annotated[
@@ -239,39 +247,32 @@ def doctor(
         Output, typer.Option("-o", "--output", help="How results are printed.")
     ] = Output.TEXT,
 ) -> None:
-    """Show which limits apply here and whether so much host memory could be taken now."""
+    """Show which limits apply here and whether so much host memory could be taken now.
+
+    \b
+    Verdicts:
+      Admit   all of it may be taken
+      Shrink  only a part of it may be taken, and how much is printed
+      Refuse  nothing may be taken, and why is printed
+
+    \b
+    Exit codes:
+      0  Admit or Shrink
+      1  Refuse
+      2  wrong usage
+
+    \b
+    Example:
+      kvoffload-agent doctor --bytes 8Gi -o json
+    """  # noqa: D301 - click keeps the lines after a backspace character
     snapshot = SnapshotReader(root=root, explicit_limit=memory_limit)()
     found = report(snapshot, wanted=wanted)
     if output is Output.JSON:
         print(json.dumps(found, indent=2))
     else:
-        _print_report(found)
+        print_report(found)
     if found["verdict"]["answer"] == "Refuse":
-        raise typer.Exit(1)
-
-
-def _print_report(found: dict[str, Any]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for name in ("limit of", "limit", "usage", "inactive file", "margin", "headroom"):
-        table.add_column(name, justify="left" if name == "limit of" else "right")
-    for level in found["levels"]:
-        table.add_row(
-            level["path"] + (f" ({level['problem']})" if "problem" in level else ""),
-            mebibytes(level["limit"]),
-            mebibytes(level["usage"]),
-            mebibytes(level["inactiveFile"]),
-            mebibytes(level["margin"]),
-            mebibytes(level["headroom"]),
-        )
-    console = Console(width=max(100, int(os.environ.get("COLUMNS") or 0)), highlight=False)
-    console.print(table)
-    for path in found["unlimited"]:
-        console.print(f"unlimited: {path}")
-    for problem in found["problems"]:
-        console.print(f"problem: {problem}")
-    verdict = found["verdict"]
-    reason = verdict.get("reason") or f"{mebibytes(verdict['bytes'])}"
-    console.print(f"{mebibytes(found['wanted'])} asked: {verdict['answer']} ({reason})")
+        raise typer.Exit(EXIT_REFUSE)
 
 
 @app.command(name="version")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kvoffload_operator import logs
+from kvoffload_operator import logs, version
 from kvoffload_operator.app import Options, run_operator
 from kvoffload_operator.kube.access import load_access
 from kvoffload_operator.kube.errors import AccessError
@@ -17,13 +17,10 @@ app = typer.Typer(
     name="kvoffload-operator",
     help="Compiles KV offload policies into one configuration per node.",
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-
-@app.callback()
-def _root() -> None:
-    """Keep ``run`` a subcommand although it is the only one."""
 
 
 @app.command()
@@ -52,14 +49,18 @@ def run(  # noqa: PLR0917 - typer makes options of them
 ) -> None:
     """Run until SIGTERM or Ctrl-C.
 
+    \b
     Examples:
-      kvoffload-operator run --kubeconfig ~/.kube/config --no-leader-elect --log-format console
-
+      kvoffload-operator run --kubeconfig ~/.kube/config --no-leader-elect
       kvoffload-operator run --node-selector nvidia.com/gpu.present=true
 
-    Exit codes: 0 asked to stop; 1 the lease was lost, the CRDs vanished or a part failed (start
-    it again); 2 wrong usage; 3 no access to the cluster.
-    """
+    \b
+    Exit codes:
+      0  asked to stop
+      1  the lease was lost, the CRDs vanished or a part failed: start it again
+      2  wrong usage
+      3  no access to the cluster
+    """  # noqa: D301 - click keeps the lines after a backspace character
     if log_format not in {"json", "console"}:
         raise typer.BadParameter("must be json or console", param_hint="--log-format")
     logs.configure(console=log_format == "console", debug=debug)
@@ -78,6 +79,12 @@ def run(  # noqa: PLR0917 - typer makes options of them
         identity=f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}",
     )
     raise typer.Exit(asyncio.run(run_operator(access, options)))
+
+
+@app.command(name="version")
+def show_version() -> None:
+    """Print the version."""
+    typer.echo(version())
 
 
 def _labels(text: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 
+from kvoffload_operator import version
 from kvoffload_operator.crds import INSTALL_CRDS
 from kvoffload_operator.kube.access import Access, load_access
 from kvoffload_operator.kube.client import KubeClient
@@ -28,12 +29,21 @@ _CLUSTER: Final = 3
 app = typer.Typer(
     name="kubectl-kvoffload",
     help="Why a pod may load and store what it may, and whether that is in force.\n\n"
-    "Exit codes: 0 done, 1 nothing to show (the message says why), 2 wrong usage, "
-    "3 the cluster could not be reached or refused.",
+    "\b\nExit codes:\n"
+    "  0  done\n"
+    "  1  nothing to show: the message says why\n"
+    "  2  wrong usage\n"
+    "  3  the cluster could not be reached or refused",
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-explain_app = typer.Typer(help="Name the source of every effective value.", no_args_is_help=True)
+explain_app = typer.Typer(
+    help="Name the source of every effective value.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 app.add_typer(explain_app, name="explain")
 
 Kubeconfig = Annotated[str, typer.Option(help="Path of the kubeconfig file.")]
@@ -176,6 +186,12 @@ def nodes(
         rows.append([*row, *extra] if output is Output.WIDE else row)
     wide = ["HASH", "APPLIED", "AGENT"]
     typer.echo(table([*header, *wide] if output is Output.WIDE else header, rows))
+
+
+@app.command(name="version")
+def show_version() -> None:
+    """Print the version of this program."""
+    typer.echo(version())
 
 
 def _nothing(why: str) -> NoReturn:
