@@ -32,6 +32,8 @@ PATH: Final = f"/apis/{API_VERSION}/kvoffloadnodes"
 WATCH_SECONDS: Final = (300, 540)
 # client-go's order: a second at first, half a minute when the server stays away.
 BACKOFF_SECONDS: Final = (0.5, 30.0)
+# A server that accepts a watch and ends it at once is asked no faster than one that refuses it.
+SHORTEST_WATCH_SECONDS: Final = 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -109,19 +111,26 @@ class NodeSource:
 
     async def run(self, changed: Callable[[], None]) -> None:
         """List, then watch, until cancelled; every failure backs off with jitter."""
+        clock = asyncio.get_running_loop().time
         while True:
+            began = clock()
             try:
                 if not self._resource_version:
                     await self._list(changed)
                 await self._watch(changed)
+                if clock() - began < SHORTEST_WATCH_SECONDS:
+                    await self._pause()
             except KubeError as error:
                 # After 410 or any refusal nothing is known about what was missed: list again.
                 if error.status:
                     self._resource_version = ""
                 self._outage.failed(error)
                 self._connected = False
-                await asyncio.sleep(self._delay * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
-                self._delay = min(2 * self._delay, BACKOFF_SECONDS[1])
+                await self._pause()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._delay * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
+        self._delay = min(2 * self._delay, BACKOFF_SECONDS[1])
 
     def describe(self) -> dict[str, Any]:
         """Return what is in force."""

@@ -26,11 +26,15 @@ HTTP_GONE: Final = 410
 
 
 class KubeError(Exception):
-    """The API server refused or did not answer. ``status`` is 0 for no answer."""
+    """The API server refused or did not answer. ``status`` is 0 for no answer.
 
-    def __init__(self, message: str, *, status: int = 0) -> None:
+    ``not_asked``: it was never asked, for want of credentials that can be read.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, not_asked: bool = False) -> None:
         super().__init__(message)
         self.status = status
+        self.not_asked = not_asked
 
     @property
     def not_found(self) -> bool:
@@ -99,7 +103,9 @@ class KubeClient:
                 if response.status >= HTTP_ERRORS:
                     raise KubeError(_message(raw), status=response.status)
                 return json.loads(raw)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, AccessError) as error:
+        except AccessError as error:
+            raise KubeError(str(error), not_asked=True) from error
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise KubeError(f"no answer: {type(error).__name__} {error}") from error
 
     @property
@@ -146,7 +152,9 @@ class KubeClient:
                 opened()
                 async for line in _lines(response.content):
                     yield _event(line)
-        except (aiohttp.ClientError, TimeoutError, OSError, AccessError) as error:
+        except AccessError as error:
+            raise KubeError(str(error), not_asked=True) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise KubeError(f"the watch broke: {type(error).__name__} {error}") from error
 
     def _authorization(self) -> Mapping[str, str]:

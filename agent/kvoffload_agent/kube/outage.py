@@ -24,6 +24,8 @@ _HINTS: dict[int, str] = {
 
 def hint_for(error: KubeError) -> str:
     """Return what to check, by who must act."""
+    if error.not_asked:
+        return "check that the agent may read its credentials, and that they are still there"
     if not error.status:
         return "check the server's address, its certificate authority and the network"
     return _HINTS.get(error.status, "it is asked again until it answers")
@@ -34,7 +36,7 @@ class Outage:
 
     def __init__(self, *, server: str) -> None:
         self._server = server
-        self._status: int | None = None
+        self._kind: tuple[int, bool] | None = None
         self.reason = ""
         """``""`` while the API server answers."""
 
@@ -43,9 +45,10 @@ class Outage:
         if error.gone:
             return  # an old watch, as it ends in normal operation
         self.reason = f"{self._server}: {error}; {hint_for(error)}"
-        if error.status == self._status:
+        kind = (error.status, error.not_asked)
+        if kind == self._kind:
             return
-        self._status = error.status
+        self._kind = kind
         _log.warning(
             "the API server cannot be used, the last good configuration stays in force",
             server=self._server,
@@ -56,6 +59,6 @@ class Outage:
 
     def over(self) -> None:
         """Take an answer; logs if it ends an outage."""
-        if self._status is not None:
+        if self._kind is not None:
             _log.info("the API server answers again", server=self._server)
-        self._status, self.reason = None, ""
+        self._kind, self.reason = None, ""
