@@ -9,7 +9,7 @@ import numpy as np
 
 from kvoffload_agent.scheduler.geometry import Geometry
 from kvoffload_agent.scheduler.jobs import Jobs
-from kvoffload_agent.scheduler.load import UnexpectedLoadError, plan_group
+from kvoffload_agent.scheduler.load import fit_end, plan_group
 from kvoffload_agent.scheduler.lookup.match import Matcher
 from kvoffload_agent.scheduler.plan import assemble
 from kvoffload_agent.scheduler.request import FINISHED, Job, RequestState
@@ -23,7 +23,7 @@ from kvoffload_agent.scheduler.types import (
     SchedulerConfig,
     StepInput,
     StepResult,
-    TierMatcher,
+    accepts,
 )
 from kvoffload_agent.tiers.pool import PartitionPool
 from kvoffload_agent.tiers.request import PoolRequest
@@ -114,7 +114,7 @@ class EngineScheduler:
         if not below.tiers:
             return
         for matchers, name in ((caps.load_tiers, "load_tiers"), (caps.store_tiers, "store_tiers")):
-            allowed = below.all if matchers is None else below.allowed(partial(_accepts, matchers))
+            allowed = below.all if matchers is None else below.allowed(partial(accepts, matchers))
             setattr(request, name, allowed)
 
     # --- loading -----------------------------------------------------------------------------
@@ -129,9 +129,11 @@ class EngineScheduler:
     def alloc(self, handle: int, *, external_tokens: int, blocks: Sequence[Blocks]) -> LoadResult:
         """Plan the load of ``external_tokens`` into allocated blocks.
 
+        Without a plan for accepted tokens none of them is loaded, and the engine computes them.
+
         Args:
             handle: Of a request whose last query promised at least so many tokens.
-            external_tokens: 0 = nothing is loaded.
+            external_tokens: 0 = nothing is loaded; fewer than promised is fine.
             blocks: Per group the block table; negative = has its content, 0 = null.
 
         Raises:
@@ -146,8 +148,9 @@ class EngineScheduler:
             self.client.give_up(handle)
             return LoadResult(plan=None)
         end = state.local + external_tokens
-        if state.tail and state.tail != end:
-            raise UnexpectedLoadError(f"a hit that ends at {state.tail} can't be cut to {end}")
+        if not fit_end(self.geometry, self.pool, self.client, state, end):
+            self.client.give_up(handle)
+            return LoadResult(plan=None)
         loads = [
             plan_group(self.geometry, self.pool, self.client, state, group, end=end, table=table)
             for group, table in zip(self.geometry.groups, tables, strict=True)
@@ -290,12 +293,3 @@ class EngineScheduler:
     def _drop(self, state: RequestState) -> None:
         if self.requests.get(state.handle) is state:
             del self.requests[state.handle]
-
-
-def _accepts(matchers: Sequence[TierMatcher], medium: str | None, locality: str | None) -> bool:
-    """Whether any matcher takes a tier; what either does not say matches."""
-    return any(
-        (matcher.medium is None or medium is None or matcher.medium == medium)
-        and (matcher.locality is None or locality is None or matcher.locality == locality)
-        for matcher in matchers
-    )

@@ -14,7 +14,7 @@ from kvoffload_agent.scheduler.request import RequestState, positions
 from kvoffload_agent.scheduler.types import Blocks
 from kvoffload_agent.tiers.policy.base import KeyRun
 from kvoffload_agent.tiers.pool import Client, PartitionPool
-from kvoffload_agent.tiers.slots import Slots
+from kvoffload_agent.tiers.slots import READY, Slots
 
 
 class UnexpectedLoadError(Exception):
@@ -70,6 +70,52 @@ def plan_group(
             first=first_block,
         ),
     )
+
+
+def fit_end(
+    geometry: Geometry, pool: PartitionPool, client: Client, state: RequestState, end: int
+) -> bool:
+    """Fit a promised hit to an engine that accepted it only up to token ``end``.
+
+    A recurrent state is there at ends of chunks and at boundaries that were stored, nowhere else;
+    the state of a later end holds tokens that come after it. So the promised tail is given up for
+    the whole chunks before it, or for another tail that ends at ``end`` exactly. vLLM asserts
+    (``scheduler.md`` section 10 (d)).
+
+    Returns:
+        Whether there is a state for ``end``; if not, nothing may be loaded.
+
+    Raises:
+        UnexpectedLoadError: a tail was promised and ``end`` lies behind it.
+    """
+    if end == state.promised or not geometry.mamba_chunk:
+        return True
+    tail, whole = state.tail, end % geometry.mamba_chunk == 0
+    if tail and end > tail:
+        raise UnexpectedLoadError(f"a hit that ends at {tail} can't be stretched to {end}")
+    state.tail = 0
+    if not tail:
+        return whole
+    if whole:
+        states = [group for group in geometry.groups if group.align]
+        return all(_ready(pool, client, state, group, end) for group in states)
+    if end % geometry.tokens_per_hash:
+        return False
+    for group in geometry.groups:
+        if not _ready(pool, client, state, group, tail_position(geometry, group, end)):
+            return False
+    state.tail = end
+    return True
+
+
+def _ready(
+    pool: PartitionPool, client: Client, state: RequestState, group: Group, position: int
+) -> bool:
+    key = state.key_at(position)
+    if key is None:
+        return False
+    slot = int(pool.find(client, group.number, [key])[0])
+    return slot >= 0 and int(pool.host.table.refs[slot]) >= READY
 
 
 def _first_block(table: Blocks, low: int, high: int) -> int:

@@ -21,12 +21,13 @@ _ENDLESS: Final = 1 << 62
 class RequestState:
     """What the scheduler knows of a request; lists are per group.
 
-    ``local``: tokens that the engine had computed at the last query. ``tail``: boundary of a
-    partial-tail hit, 0 if there is none. ``next_store``: first chunk not offered yet.
-    ``wake_at``: tokens below which no chunk becomes storable. ``waiting_since``: when it first
-    waited for a chunk. ``refused``: what was offered in vain, and to which state of the pool.
-    ``blocks``: block table, 0 = outside the window. ``closed``: it ended and nothing of it will be
-    offered any more; it is remembered while its copies run.
+    ``local``: tokens that the engine had computed at the last query. ``promised``: where the hit
+    that it was answered ends, 0 if there is none; ``tail``: the same if that is inside a chunk.
+    ``next_store``: first chunk not offered yet. ``wake_at``: tokens below which no chunk becomes
+    storable. ``waiting_since``: when it first waited for a chunk. ``refused``: what was offered in
+    vain, and to which state of the pool. ``blocks``: block table, 0 = outside the window.
+    ``closed``: it ended and nothing of it will be offered any more; it is remembered while its
+    copies run.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class RequestState:
         self.refused: tuple[object, ...] | None = None
         self.wake_at = 0
         self.local = 0
+        self.promised = 0
         self.tail = 0
         self.loaded = False
         self.junctions: set[int] = set()

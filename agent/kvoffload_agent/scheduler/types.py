@@ -57,6 +57,18 @@ class TierMatcher:
     locality: str | None = None
 
 
+def accepts(matchers: Sequence[TierMatcher], medium: str | None, locality: str | None) -> bool:
+    """Whether any matcher takes a tier; what either does not say matches, as in vLLM (6.6).
+
+    Tiers of an agent say both: a pool refuses others (``UndeclaredTierError``).
+    """
+    return any(
+        (matcher.medium is None or medium is None or matcher.medium == medium)
+        and (matcher.locality is None or locality is None or matcher.locality == locality)
+        for matcher in matchers
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCaps:
     """What one request may do: policy and request already resolved (``tighten``).

@@ -50,7 +50,7 @@ class Matcher:
         self._client.give_up(state.handle)
         state.reset_cursor()
         state.local = computed
-        state.tail = 0
+        state.promised = state.tail = 0
         if state.jobs:
             return _ASK_LATER
         if state.skip_reading or self._timed_out(state, now):
@@ -69,7 +69,8 @@ class Matcher:
             return MatchResult(tokens=0, load_async=False, limited_by=limited_by)
         if self._wait_for_loads and self._jobs.loading and self._is_loading(state, computed + hit):
             return self._wait(state, now)
-        self._lease(state, computed + hit)
+        state.promised = computed + hit
+        self._lease(state, state.promised)
         return MatchResult(tokens=hit, load_async=True, limited_by=limited_by)
 
     def _wait(self, state: RequestState, now: float) -> MatchResult:
