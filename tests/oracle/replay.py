@@ -72,6 +72,7 @@ class Replay:
                 events=config.get("events", False),
             ),
             tiers=self.tiers,
+            allow_undeclared=True,
         )
         self.pool.add_slots(config["num_cpu_chunks"])
         self.engine = EngineScheduler(_engine_config(config), self.pool)

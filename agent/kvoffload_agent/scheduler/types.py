@@ -60,7 +60,7 @@ class TierMatcher:
 def accepts(matchers: Sequence[TierMatcher], medium: str | None, locality: str | None) -> bool:
     """Whether any matcher takes a tier; what either does not say matches, as in vLLM (6.6).
 
-    Tiers of an agent say both: a pool refuses others (``UndeclaredTierError``).
+    Tiers of an agent say both: a pool refuses others (``UndeclaredTierError``, report B19).
     """
     return any(
         (matcher.medium is None or medium is None or matcher.medium == medium)

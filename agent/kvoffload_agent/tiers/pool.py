@@ -12,7 +12,7 @@ from kvoffload_agent.tiers.cascade import Below
 from kvoffload_agent.tiers.host import Event, Grant, HostConfig, HostTier
 from kvoffload_agent.tiers.policy.base import KeyRun
 from kvoffload_agent.tiers.request import PoolRequest
-from kvoffload_agent.tiers.secondary import SecondaryTier, Verdict
+from kvoffload_agent.tiers.secondary import SecondaryTier, Verdict, check_declared
 from kvoffload_agent.tiers.slots import READY, WRITING, Slots
 
 Key = tuple[int, bytes]
@@ -61,11 +61,26 @@ class PartitionPool:
     """Host memory and secondary tiers as engines use them. Calls belong to one thread.
 
     Between two calls nothing moves: a key that a lookup found can be pinned by the next call.
+
+    Args:
+        config: Of host memory.
+        tiers: Below it, in the order in which they are asked.
+        allow_undeclared: Take tiers that do not say what they are, and let them pass any filter,
+            as vLLM does. For replaying what vLLM decided, nothing else.
+
+    Raises:
+        UndeclaredTierError: a tier's medium or locality is none that a filter can name.
     """
 
     def __init__(
-        self, config: HostConfig | None = None, *, tiers: Sequence[SecondaryTier] = ()
+        self,
+        config: HostConfig | None = None,
+        *,
+        tiers: Sequence[SecondaryTier] = (),
+        allow_undeclared: bool = False,
     ) -> None:
+        if not allow_undeclared:
+            check_declared(tiers)
         self.host = HostTier(config or HostConfig())
         self.below = Below(self.host, tiers)
         self._clients: set[Client] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvoffload_agent.tiers.slots import Slots
 
@@ -30,6 +30,14 @@ class Finished:
     arrived: frozenset[Key] | None = None
 
 
+MEDIA: Final = ("cpu", "storage")
+LOCALITIES: Final = ("local", "remote")
+
+
+class UndeclaredTierError(ValueError):
+    """A tier does not say what it is, so that no filter could hold it; whoever wrote it must."""
+
+
 class SecondaryTier(Protocol):
     """A tier that host memory is filled from and written down to.
 
@@ -38,9 +46,9 @@ class SecondaryTier(Protocol):
     """
 
     medium: str | None
-    """``storage`` or ``cpu``; None = it does not say."""
+    """``storage`` or ``cpu``; a pool refuses a tier that does not say (None)."""
     locality: str | None
-    """``local`` or ``remote``; None = it does not say."""
+    """``local`` or ``remote``; a pool refuses a tier that does not say (None)."""
     request_level: bool
     """Whether it wants all chunks of a request, also those that were there before."""
 
@@ -64,3 +72,24 @@ class SecondaryTier(Protocol):
 
     def finish(self, request: int) -> None:
         """No more of a request will be stored or looked up."""
+
+
+def check_declared(tiers: Sequence[SecondaryTier]) -> None:
+    """See that each tier says its medium and its locality (report B19).
+
+    In vLLM a tier that says neither matches every filter of ``kv_load_tiers``, so a request or a
+    policy that allows local storage only would also read from it.
+
+    Raises:
+        UndeclaredTierError: a tier's medium or locality is none that a filter can name.
+    """
+    for number, tier in enumerate(tiers):
+        for name, value, known in (
+            ("medium", tier.medium, MEDIA),
+            ("locality", tier.locality, LOCALITIES),
+        ):
+            if value not in known:
+                raise UndeclaredTierError(
+                    f"secondary tier {number} ({type(tier).__name__}): {name} is {value!r}, but it"
+                    f" must be {' or '.join(known)} for a policy's tiers to mean anything"
+                )

@@ -9,7 +9,8 @@ from tests.unit.reports.policy import POLICY, resolved
 from tests.unit.scheduler.builders import StubTier, World, full, mamba
 
 from kvoffload_agent.scheduler.types import Handoff
-from kvoffload_agent.tiers.secondary import Verdict
+from kvoffload_agent.tiers.pool import PartitionPool
+from kvoffload_agent.tiers.secondary import UndeclaredTierError, Verdict
 
 F16 = full(16)
 CPU = {"medium": "CPU", "locality": "Local"}
@@ -85,9 +86,17 @@ def test_b18_a_matcher_that_names_nothing_gets_the_policys_tiers_and_never_more(
     assert promoted(resolved({"kv_load_tiers": value}).caps) == 1
 
 
-def promoted(caps: Any) -> int:
+@pytest.mark.parametrize("said", [{"locality": None}, {"medium": None}, {"locality": "Local"}])
+def test_b19_a_tier_that_does_not_say_what_it_is_cannot_be_had(said: dict[str, Any]) -> None:
+    with pytest.raises(UndeclaredTierError, match=rf"StubTier.*{next(iter(said))}"):
+        PartitionPool(tiers=[StubTier(), StubTier(**said)])
+    local = resolved(None, load={"tiers": [{"medium": "Storage", "locality": "Local"}]}).caps
+    assert [promoted(local, locality=at) for at in ("local", "remote")] == [1, 0]
+
+
+def promoted(caps: Any, **tier_is: Any) -> int:
     """Return how many chunks a request reads from storage, where the only chunk is."""
-    tier = StubTier()
+    tier = StubTier(**tier_is)
     world = World(F16, tokens=16, tiers=[tier])
     tier.answers[0, world.hashes[0]] = Verdict.HIT
     world.ask(caps)

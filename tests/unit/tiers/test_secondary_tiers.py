@@ -66,14 +66,6 @@ def test_71_a_hit_in_any_tier_is_better_than_a_retry_but_needs_room() -> None:
     assert cramped.ask().tokens == 0
 
 
-def test_a_tier_that_says_nothing_of_itself_matches_any_filter() -> None:
-    silent = StubTier({(0, KEY): Verdict.HIT}, medium=None, locality=None)
-    world = World(full(4), tokens=4, tiers=[silent])
-    assert world.ask(RequestCaps(load_tiers=(TierMatcher(medium="cpu"),))).tokens is None
-    world = World(full(4), tokens=4, tiers=[silent])
-    assert world.ask(RequestCaps(load_tiers=())).tokens == 0
-
-
 def test_a_promotion_that_arrives_can_be_loaded_and_counts_for_its_tier() -> None:
     tier = StubTier({(0, KEY): Verdict.HIT})
     world = World(full(4), tokens=4, tiers=[tier])
