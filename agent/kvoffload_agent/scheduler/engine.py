@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
+from kvoffload_agent.scheduler.filters import restrict
 from kvoffload_agent.scheduler.geometry import Geometry
 from kvoffload_agent.scheduler.jobs import Jobs
 from kvoffload_agent.scheduler.load import fit_end, plan_group
+from kvoffload_agent.scheduler.lookup.budget import SyncBudget
 from kvoffload_agent.scheduler.lookup.match import Matcher
 from kvoffload_agent.scheduler.plan import assemble
 from kvoffload_agent.scheduler.request import FINISHED, Job, RequestState
@@ -23,9 +24,8 @@ from kvoffload_agent.scheduler.types import (
     SchedulerConfig,
     StepInput,
     StepResult,
-    accepts,
 )
-from kvoffload_agent.tiers.pool import PartitionPool
+from kvoffload_agent.tiers.pool import NotReadyError, PartitionPool
 from kvoffload_agent.tiers.request import PoolRequest
 
 
@@ -54,11 +54,13 @@ class EngineScheduler:
         self.client = pool.join()
         self.jobs = Jobs(num_workers=config.num_workers)
         self.requests: dict[int, RequestState] = {}
+        self._budget = SyncBudget(self.geometry.sync_budget)
         self._matcher = Matcher(
             self.geometry,
             pool,
             self.client,
             self.jobs,
+            self._budget,
             wait_for_loads=config.enable_prefix_caching,
         )
         self._writer = StoreWriter(self.geometry, pool, self.client, self.jobs)
@@ -102,20 +104,12 @@ class EngineScheduler:
         state.caps = caps
         state.wake_at = 0
         state.refused = None
-        self._restrict(state.pool_request, caps)
+        restrict(state.pool_request, self.pool.below, caps)
 
     def _open(self, caps: RequestCaps) -> PoolRequest:
         request = self.pool.open()
-        self._restrict(request, caps)
+        restrict(request, self.pool.below, caps)
         return request
-
-    def _restrict(self, request: PoolRequest, caps: RequestCaps) -> None:
-        below = self.pool.below
-        if not below.tiers:
-            return
-        for matchers, name in ((caps.load_tiers, "load_tiers"), (caps.store_tiers, "store_tiers")):
-            allowed = below.all if matchers is None else below.allowed(partial(accepts, matchers))
-            setattr(request, name, allowed)
 
     # --- loading -----------------------------------------------------------------------------
 
@@ -145,17 +139,19 @@ class EngineScheduler:
         for table in tables:
             self._allocated.update(np.abs(table).tolist())
         if external_tokens <= 0:
-            self.client.give_up(handle)
+            self._give_up(handle)
             return LoadResult(plan=None)
         end = state.local + external_tokens
         if not fit_end(self.geometry, self.pool, self.client, state, end):
-            self.client.give_up(handle)
+            self._give_up(handle)
             return LoadResult(plan=None)
         loads = [
             plan_group(self.geometry, self.pool, self.client, state, group, end=end, table=table)
             for group, table in zip(self.geometry.groups, tables, strict=True)
         ]
         runs = [load.run for load in loads]
+        if state.sync and not self._budget.use(handle, self.geometry.load_bytes(external_tokens)):
+            raise NotReadyError("a load within the step was promised too many steps ago")
         self.pool.pin(state.pool_request, runs, [load.slots for load in loads])
         self.client.give_up(handle)
         state.loaded = True
@@ -172,7 +168,7 @@ class EngineScheduler:
             state,
             store=False,
             slots=np.concatenate([load.slots for load in loads]),
-            loading=[(run.group, run.hashes) for run in runs if run.hashes],
+            loading=[(run.group, run.hashes) for run in runs if run.hashes and not state.sync],
         )
         groups = self.geometry.groups
         sources = split(
@@ -210,6 +206,7 @@ class EngineScheduler:
             self._end(handle)
         self.pool.end_step(self.client)
         self.client.age_leases()
+        self._budget.end_step()
         return StepResult(
             loads=self.jobs.take_loads(),
             stores=tuple(stores),
@@ -223,7 +220,7 @@ class EngineScheduler:
         state = self.requests[handle]
         state.status = status or FINISHED
         state.computed_at_end = computed
-        self.client.give_up(handle)
+        self._give_up(handle)
         self.jobs.fence_sources(state)
 
     def complete(self, *, done: Sequence[int], failed: Sequence[int], now: float) -> None:
@@ -284,11 +281,16 @@ class EngineScheduler:
             return
         state.closed = True
         state.status = state.status or FINISHED
-        self.client.give_up(handle)
+        self._give_up(handle)
         self.jobs.fence_sources(state)
         self.pool.finish(state.pool_request)
         if not state.jobs:
             self._drop(state)
+
+    def _give_up(self, handle: int) -> None:
+        """A request does not use what it was promised."""
+        self.client.give_up(handle)
+        self._budget.release(handle)
 
     def _drop(self, state: RequestState) -> None:
         if self.requests.get(state.handle) is state:

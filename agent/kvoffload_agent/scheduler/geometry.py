@@ -74,12 +74,20 @@ class Geometry:
         chunks = {group.chunk for group in full} or {max(group.chunk for group in self.groups)}
         self.alignment = chunks.pop() if len(chunks) == 1 else 0
         """Tokens at whose multiples a hit can end, 0 if groups differ."""
+        self.sync_budget = config.sync_load_budget_bytes if len(self.groups) == 1 else 0
+        """Bytes of a step's synchronous loads. None with several groups: if such a load failed,
+        vLLM could not compute its blocks again (DESIGN section 5)."""
+        self._block_bytes = config.block_bytes
         self.retention = config.retention_interval
         self.partial_tail = self._has_partial_tail()
         self.eagle_margin = 0
         if any(group.eagle and not group.align for group in self.groups):
             finer = self.tokens_per_hash < self.groups[0].tokens_per_block
             self.eagle_margin = self.tokens_per_hash if finer else self.groups[0].tokens_per_block
+
+    def load_bytes(self, tokens: int) -> int:
+        """Return the bytes that a load of so many tokens takes on one worker; of one group only."""
+        return ceil_div(tokens * self._block_bytes, self.groups[0].tokens_per_block)
 
     def _has_partial_tail(self) -> bool:
         blocks = {group.tokens_per_block for group in self.groups}
@@ -101,6 +109,10 @@ def _check(config: SchedulerConfig) -> None:
         raise GeometryError("an engine without KV cache groups has nothing to offload")
     if config.blocks_per_chunk <= 0 or config.tokens_per_hash <= 0:
         raise GeometryError("blocks_per_chunk and tokens_per_hash must be at least 1")
+    if config.sync_load_budget_bytes < 0 or config.block_bytes < 0:
+        raise GeometryError("sync_load_budget_bytes and block_bytes must not be negative")
+    if config.sync_load_budget_bytes and not config.block_bytes:
+        raise GeometryError("a budget for synchronous loads needs the bytes of a block")
     if config.num_workers <= 0:
         raise GeometryError("an engine has at least one worker")
     for group in config.groups:

@@ -49,7 +49,9 @@ def plan_group(
     """
     per_chunk = geometry.blocks_per_chunk
     last_block = ceil_div(end, group.tokens_per_block)
-    first_block = _first_block(table, ceil_div(state.local, group.tokens_per_block), last_block)
+    first_block = _first_block(
+        table, ceil_div(state.local, group.tokens_per_block), last_block, sync=state.sync
+    )
     if first_block == last_block:
         empty = np.empty(0, dtype=np.int64)
         nothing = KeyRun(group=group.number, hashes=[], positions=empty)
@@ -118,9 +120,13 @@ def _ready(
     return slot >= 0 and int(pool.host.table.refs[slot]) >= READY
 
 
-def _first_block(table: Blocks, low: int, high: int) -> int:
-    """Return the first block without content; below ``low`` are blocks that never get any."""
-    empty = np.flatnonzero(table[low:high] > 0)
+def _first_block(table: Blocks, low: int, high: int, *, sync: bool) -> int:
+    """Return the first block without content; below ``low`` are blocks that never get any.
+
+    ``sync``: the engine hashes the blocks of the load already when it allocates them, because they
+    will have their content before anybody reads them.
+    """
+    empty = np.flatnonzero(table[low:high] != 0 if sync else table[low:high] > 0)
     return low + int(empty[0]) if len(empty) else high
 
 

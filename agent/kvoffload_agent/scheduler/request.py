@@ -23,6 +23,7 @@ class RequestState:
 
     ``local``: tokens that the engine had computed at the last query. ``promised``: where the hit
     that it was answered ends, 0 if there is none; ``tail``: the same if that is inside a chunk.
+    ``sync``: that hit is to be loaded before the forward of the step that allocates for it.
     ``next_store``: first chunk not offered yet. ``wake_at``: tokens below which no chunk becomes
     storable. ``waiting_since``: when it first waited for a chunk. ``refused``: what was offered in
     vain, and to which state of the pool. ``blocks``: block table, 0 = outside the window.
@@ -58,6 +59,7 @@ class RequestState:
         self.wake_at = 0
         self.local = 0
         self.promised = 0
+        self.sync = False
         self.tail = 0
         self.loaded = False
         self.junctions: set[int] = set()

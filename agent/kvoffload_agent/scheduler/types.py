@@ -39,7 +39,12 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """Geometry of one engine, validated by its scheduler (``scheduler.md`` section 2)."""
+    """Geometry of one engine, validated by its scheduler (``scheduler.md`` section 2).
+
+    ``sync_load_budget_bytes``: what one worker may load before the forward of one step; 0, and
+    engines with several groups: every load is asynchronous. ``block_bytes``: of one block of the
+    only group on one worker, what is charged to that budget.
+    """
 
     groups: Sequence[GroupConfig]
     tokens_per_hash: int
@@ -47,6 +52,8 @@ class SchedulerConfig:
     num_workers: int = 1
     enable_prefix_caching: bool = True
     retention_interval: int | None = None
+    sync_load_budget_bytes: int = 0
+    block_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,18 +62,6 @@ class TierMatcher:
 
     medium: str | None = None
     locality: str | None = None
-
-
-def accepts(matchers: Sequence[TierMatcher], medium: str | None, locality: str | None) -> bool:
-    """Whether any matcher takes a tier; what either does not say matches, as in vLLM (6.6).
-
-    Tiers of an agent say both: a pool refuses others (``UndeclaredTierError``, report B19).
-    """
-    return any(
-        (matcher.medium is None or medium is None or matcher.medium == medium)
-        and (matcher.locality is None or locality is None or matcher.locality == locality)
-        for matcher in matchers
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +85,11 @@ class RequestCaps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchResult:
-    """``tokens`` None = ask later. ``limited_by``: the field that shortened the hit, or ``""``."""
+    """``tokens`` None = ask later. ``limited_by``: the field that shortened the hit, or ``""``.
+
+    ``load_async``: the request waits for its load, steps pass meanwhile; else it is loaded before
+    the forward of the step that allocates for it.
+    """
 
     tokens: int | None
     load_async: bool

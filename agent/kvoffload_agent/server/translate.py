@@ -26,6 +26,7 @@ MAX_BLOCK_BYTES = 1 << 32
 MAX_TOKENS = 1 << 31
 MAX_HASH_BYTES = 64
 MAX_BLOCKS = 1 << 31
+MAX_SYNC_LOAD_BYTES = 1 << 48
 
 
 class WireError(Exception):
@@ -74,6 +75,7 @@ def shape_of(message: wire.Register) -> EngineShape:
         0,
         MAX_TOKENS,
     )
+    within("sync_load_budget_bytes", message.sync_load_budget_bytes, 0, MAX_SYNC_LOAD_BYTES)
     within("block_hash_bytes", message.block_hash_bytes, 1, MAX_HASH_BYTES)
     for group in message.groups:
         within("tokens_per_block", group.tokens_per_block, 1, MAX_TOKENS)
@@ -94,6 +96,8 @@ def shape_of(message: wire.Register) -> EngineShape:
             num_workers=message.world_size,
             enable_prefix_caching=message.enable_prefix_caching,
             retention_interval=message.prefix_cache_retention_interval,
+            sync_load_budget_bytes=message.sync_load_budget_bytes,
+            block_bytes=message.groups[0].block_bytes,
         ),
         block_bytes=tuple(group.block_bytes for group in message.groups),
         hash_bytes=message.block_hash_bytes,

@@ -80,6 +80,9 @@ class Register(Message, frozen=True):
     KV dtype, group specs, block sizes, parallel layout, hash algorithm, initial hash, layout
     version): engines share chunks only within one namespace and fingerprint.
     ``block_hash_bytes`` is the length of one block hash.
+    ``sync_load_budget_bytes``: what each worker may load before the forward of one step. With 0,
+    the default, every load is asynchronous; more is for an engine that waits for ``AllocReply``
+    and its copies before that forward.
     """
 
     seq: int
@@ -92,6 +95,7 @@ class Register(Message, frozen=True):
     groups: Groups[Group]
     enable_prefix_caching: bool = True
     prefix_cache_retention_interval: int | None = None
+    sync_load_budget_bytes: int = 0
 
 
 class NewRequest(Message, frozen=True):
@@ -279,6 +283,8 @@ class Plan(Message, frozen=True):
 class MatchReply(Message, frozen=True):
     """``tokens`` is None for "ask later".
 
+    ``load_async``: the request waits for its load while steps pass. False with tokens only if the
+    engine registered a budget for that.
     ``limited_by``: the field that shortened the answer (``load.maxTokens``, ...), ``""`` if none
     did; ``policy``: who set it, as in provenance (``KVOffloadPolicy/ns/name``, ``request``, ...).
     """

@@ -113,6 +113,8 @@ class World:
         workers: int = 1,
         prefix_caching: bool = True,
         host: HostConfig | None = None,
+        sync_budget: int = 0,
+        bytes_per_token: int = 0,
     ) -> None:
         self.per_hash = per_hash or math.gcd(*(group.tokens_per_block for group in groups))
         self.tokens = tokens
@@ -126,6 +128,8 @@ class World:
             num_workers=workers,
             enable_prefix_caching=prefix_caching,
             retention_interval=retention,
+            sync_load_budget_bytes=sync_budget,
+            block_bytes=bytes_per_token * groups[0].tokens_per_block,
         )
         self.engine = EngineScheduler(self.config, self.pool)
         self.hashes = hashes_of(0, tokens // self.per_hash)

@@ -6,6 +6,7 @@ import numpy as np
 
 from kvoffload_agent.scheduler.geometry import Geometry, ceil_div
 from kvoffload_agent.scheduler.jobs import Jobs
+from kvoffload_agent.scheduler.lookup.budget import SyncBudget
 from kvoffload_agent.scheduler.lookup.chunks import ChunkLookup
 from kvoffload_agent.scheduler.lookup.scan import Lookup
 from kvoffload_agent.scheduler.lookup.tail import TailLookup, tail_position
@@ -34,6 +35,7 @@ class Matcher:
         pool: PartitionPool,
         client: Client,
         jobs: Jobs,
+        budget: SyncBudget,
         *,
         wait_for_loads: bool,
     ) -> None:
@@ -41,6 +43,7 @@ class Matcher:
         self._pool = pool
         self._client = client
         self._jobs = jobs
+        self._budget = budget
         self._wait_for_loads = wait_for_loads
 
     def match(
@@ -48,6 +51,8 @@ class Matcher:
     ) -> MatchResult:
         """Answer one query of a request; after its deadline it waits for no chunk any more."""
         self._client.give_up(state.handle)
+        self._budget.release(state.handle)
+        state.sync = False
         state.reset_cursor()
         state.local = computed
         state.promised = state.tail = 0
@@ -71,7 +76,14 @@ class Matcher:
             return self._wait(state, now)
         state.promised = computed + hit
         self._lease(state, state.promised)
-        return MatchResult(tokens=hit, load_async=True, limited_by=limited_by)
+        state.sync = self._fits_into_step(state, hit)
+        return MatchResult(tokens=hit, load_async=not state.sync, limited_by=limited_by)
+
+    def _fits_into_step(self, state: RequestState, hit: int) -> bool:
+        """Whether a hit can be loaded before a step's forward (R7), if that computes anything."""
+        if not self._budget.limit or state.promised >= state.num_tokens:
+            return False
+        return self._budget.reserve(state.handle, self._geometry.load_bytes(hit))
 
     def _wait(self, state: RequestState, now: float) -> MatchResult:
         if state.waiting_since is None:
