@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -15,7 +16,8 @@ from typing import Any, Self
 from tests.harness.processes import Process
 
 PROGRAM = Path(sys.executable).with_name("kvoffload-agent")
-START_SECONDS = 60.0
+# An emulated machine (``tests/guest``) needs longer.
+START_SECONDS = float(os.environ.get("KVOFFLOAD_TEST_START_SECONDS", "60"))
 WAIT_SECONDS = 20.0
 
 IDENTITIES = """

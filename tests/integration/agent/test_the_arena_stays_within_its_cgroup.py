@@ -1,80 +1,30 @@
-"""A real memory cgroup of the v1 controller around a real agent: nothing is ever OOM-killed."""
+"""A real memory cgroup around a real agent: nothing is ever OOM-killed.
+
+v1 or v2, whichever the machine has; ``python -m tests.guest`` runs the same tests on v2.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.cgroups import Group
 from tests.integration.agent.agent import Agent, eventually
-from tests.integration.agent.wire import Peer
+from tests.integration.agent.hungry import MIB, POLICY, Hungry
 
 pytestmark = pytest.mark.cgroup
 
-MIB = 1 << 20
 LIMIT = 512 * MIB
-CONTROLLER = Path("/sys/fs/cgroup/memory")
-
-POLICY = """
-apiVersion: kvoffload.io/v1alpha1
-kind: ClusterKVOffloadPolicy
-metadata: {name: default}
-spec:
-  nodeBudget: {hostMemory: 2Gi}
-"""
-
-
-class Group:
-    """A memory cgroup of our own with a limit."""
-
-    def __init__(self, limit: int) -> None:
-        self.path = CONTROLLER / f"kvoffload-test-{secrets.token_hex(4)}"
-        self.path.mkdir()
-        self.limit(limit)
-
-    def limit(self, value: int) -> None:
-        (self.path / "memory.limit_in_bytes").write_text(str(value))
-
-    def enter(self) -> list[str]:
-        """Return a command prefix that moves itself in."""
-        return ["sh", "-c", f'echo $$ > {self.path}/cgroup.procs && exec "$@"', "sh"]
-
-    def figure(self, name: str, key: str) -> int:
-        for line in (self.path / name).read_text().splitlines():
-            if line.startswith(f"{key} "):
-                return int(line.split()[1])
-        raise KeyError(key)
-
-    @property
-    def usage(self) -> int:
-        return int((self.path / "memory.usage_in_bytes").read_text())
-
-    @property
-    def oom_kills(self) -> int:
-        return self.figure("memory.oom_control", "oom_kill")
-
-    def remove(self) -> None:
-        until = time.monotonic() + 10
-        while True:
-            try:
-                self.path.rmdir()
-            except OSError:
-                assert time.monotonic() < until
-                time.sleep(0.05)
-            else:
-                return
 
 
 @pytest.fixture
 def group() -> Iterator[Group]:
-    assert CONTROLLER.is_dir(), "these tests need the v1 memory controller and root"
     made = Group(LIMIT)
     yield made
     made.remove()
@@ -87,35 +37,6 @@ def confined(group: Group) -> Iterator[Agent]:
         agent.write("default.yaml", POLICY)
         with agent:
             yield agent
-
-
-class Hungry:
-    """An engine with rows of 1 MiB that stores until the agent has no memory left to give."""
-
-    def __init__(self, agent: Agent, *, token: str = "token-a") -> None:
-        self._agent = agent
-        self.scheduler = Peer(agent.socket, identity=token.encode(), block_bytes=MIB)
-        self.scheduler.open(key=token, token=token)
-        self.worker = Peer(agent.socket, identity=token.encode(), block_bytes=MIB)
-        self.worker.join(key=token, token=token)
-        self._handle = 0
-
-    def fill(self, *, until_settled_seconds: float = 2.0) -> None:
-        """Map and store; end when memory has not grown for a while."""
-        grown_at, mapped = time.monotonic(), 0
-        while time.monotonic() < grown_at + until_settled_seconds:
-            self.worker.map_some()
-            self._handle += 1
-            self.scheduler.store(
-                handle=self._handle, blocks=16, seed=self._handle.to_bytes(4, "big")
-            )
-            now = self._agent.state()["memory"]["mapped"]
-            if now != mapped:
-                grown_at, mapped = time.monotonic(), now
-
-    def close(self) -> None:
-        self.scheduler.close()
-        self.worker.close()
 
 
 @pytest.fixture

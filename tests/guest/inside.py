@@ -1,0 +1,55 @@
+"""In the guest: runs the suite and writes each result as a JSON line to a serial port."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SUITE = ("tests/guest/suite",)
+
+
+class Reporter:
+    """A pytest plug-in."""
+
+    def __init__(self, port: Path) -> None:
+        self._port = port.open("w", encoding="utf-8")
+        self._told: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" and report.passed:
+            return
+        if report.nodeid in self._told and report.passed:
+            return
+        self._told.add(report.nodeid)
+        self.tell(
+            {
+                "test": report.nodeid.partition("::")[2],
+                "outcome": report.outcome,
+                "seconds": round(report.duration, 1),
+                "detail": str(report.longrepr) if report.longrepr else "",
+            }
+        )
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.tell({"test": report.nodeid, "outcome": "failed", "detail": str(report.longrepr)})
+
+    def tell(self, line: dict[str, Any]) -> None:
+        print(json.dumps(line), file=self._port, flush=True)
+
+
+def main() -> None:
+    reporter = Reporter(Path(sys.argv[1]))
+    code = pytest.main(
+        ["-q", "-p", "no:cacheprovider", "--timeout=300", "--basetemp=/tmp/pytest", *SUITE],
+        plugins=[reporter],
+    )
+    reporter.tell({"exit_code": int(code)})
+
+
+if __name__ == "__main__":
+    main()
