@@ -137,7 +137,11 @@ def prepare(folder: Path, origin: Path, *, only: Sequence[str]) -> None:
 
 def run(folder: Path, names: Sequence[str], *, minutes: float, children: int) -> bool:
     """Run mutmut on these mutants, on all if there are none; return whether it came to its end."""
-    environment = {**os.environ, "PYTHONPATH": str(folder / "mutants")}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(folder / "mutants"),
+        "HYPOTHESIS_PROFILE": "mutants",
+    }
     process = subprocess.Popen(
         [sys.executable, "-m", "mutmut", "run", "--max-children", str(children), *names],
         cwd=folder,
