@@ -29,6 +29,47 @@ def test_a_cap_is_named_only_where_it_shortened_the_hit(
     assert world.ask(RequestCaps(max_load_tokens=cap)).limited_by == reason
 
 
+@pytest.mark.parametrize(
+    ("local", "max_new", "cap", "reason"),
+    [
+        (48, None, 16, ""),
+        (48, None, 20, ""),
+        (32, None, 16, "load.maxTokens"),
+        (0, 32, 48, ""),
+        (0, 32, 32, ""),
+        (0, 32, 16, "load.maxTokens"),
+    ],
+)
+def test_a_cap_is_not_named_where_the_rest_of_the_prompt_or_of_the_step_is_shorter(
+    local: int, max_new: int | None, cap: int, reason: str
+) -> None:
+    world = World(full(16), tokens=64)
+    world.put_all()
+    result = world.ask(RequestCaps(max_load_tokens=cap), local=local, max_new=max_new)
+    assert result.limited_by == reason
+
+
+def test_a_miss_is_not_put_down_to_the_minimum() -> None:
+    world = World(full(16), tokens=64)
+    result = world.ask(RequestCaps(min_load_tokens=33))
+    assert (result.tokens, result.limited_by) == (0, "")
+
+
+def test_a_hit_of_one_token_is_below_a_minimum_of_two() -> None:
+    world = World(full(1), tokens=4)
+    world.put_chunks({0: "HM"})
+    result = world.ask(RequestCaps(min_load_tokens=2))
+    assert (result.tokens, result.limited_by) == (0, "load.minTokens")
+
+
+def test_a_request_that_may_not_read_is_shortened_by_no_policy() -> None:
+    world = World(full(4), tokens=16)
+    world.put_all()
+    handle = world.request(RequestCaps(load_timeout_seconds=0.0), skip_reading=True)
+    result = world.match(handle)
+    assert (result.tokens, result.limited_by) == (0, "")
+
+
 def test_a_hit_below_the_minimum_is_not_loaded_and_the_minimum_is_named() -> None:
     world = World(full(16), tokens=64)
     world.put_chunks({0: "HH"})

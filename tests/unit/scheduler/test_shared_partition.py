@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from tests.unit.scheduler.builders import World, full
+from tests.unit.scheduler.builders import World, full, hashes_of
 
 from kvoffload_agent.scheduler.engine import EngineScheduler
-from kvoffload_agent.scheduler.types import RequestCaps, StepInput
+from kvoffload_agent.scheduler.types import RequestCaps, ScheduledRequest, StepInput
 from kvoffload_agent.tiers.host import DuplicateKeyError
 from kvoffload_agent.tiers.slots import READY
 
@@ -17,6 +18,7 @@ class Two(World):
     def __init__(self, *, tokens: int, slots: int) -> None:
         super().__init__(full(4), tokens=tokens, slots=slots)
         self.other = EngineScheduler(self.config, self.pool, holds_slots_at_reset=True)
+        self._strangers = 0
 
     def other_asks(self, handle: int = 1) -> int | None:
         self.other.new_request(
@@ -28,6 +30,35 @@ class Two(World):
             skip_reading_prefix_cache=False,
         )
         return self.other.match(handle, computed=0, max_new_tokens=None, now=0.0).tokens
+
+    def other_can_store(self, count: int) -> bool:
+        """Whether ``count`` chunks that nobody knows find room, found out by storing them."""
+        if not count:
+            return True
+        self._strangers += 1
+        handle = 100 + self._strangers
+        self.other.new_request(
+            handle,
+            num_tokens=4 * count,
+            num_prompt_tokens=4 * count,
+            hashes=hashes_of(handle, count),
+            caps=RequestCaps(),
+            skip_reading_prefix_cache=False,
+        )
+        step = StepInput(
+            requests=[
+                ScheduledRequest(
+                    handle=handle,
+                    computed=0,
+                    scheduled=4 * count,
+                    blocks=[np.arange(count, dtype=np.int64)],
+                    new=True,
+                )
+            ]
+        )
+        stores = self.other.step(step, now=0.0).stores
+        assert len(stores) <= 1
+        return bool(stores)
 
 
 def test_what_one_engine_stored_the_other_loads() -> None:
@@ -50,6 +81,31 @@ def test_a_promised_chunk_stays_until_the_next_step_but_one() -> None:
     two.other.step(StepInput(requests=[]), now=0.0)
     [plan] = two.run(handle, 0, blocks=[[]]).stores
     assert len(plan.keys) == 4
+
+
+@pytest.mark.parametrize(
+    ("cap", "local", "promised"), [(None, 0, 4), (8, 0, 2), (4, 0, 1), (None, 8, 2), (0, 0, 0)]
+)
+def test_only_chunks_of_the_promise_are_kept_from_other_engines(
+    cap: int | None, local: int, promised: int
+) -> None:
+    two = Two(tokens=16, slots=4)
+    two.put_all()
+    handle = two.request(RequestCaps(max_load_tokens=cap))
+    assert two.match(handle, local=local).tokens == 4 * promised
+    assert two.other_can_store(4 - promised)
+    assert not two.other_can_store(5 - promised)
+
+
+def test_asking_again_gives_up_what_was_promised_before() -> None:
+    two = Two(tokens=16, slots=4)
+    two.put_all()
+    handle = two.request()
+    assert two.match(handle).tokens == 16
+    assert not two.other_can_store(1)
+    two.engine.set_caps(handle, RequestCaps(max_load_tokens=4))
+    assert two.match(handle).tokens == 4
+    assert two.other_can_store(3)
 
 
 def test_a_dead_engine_gives_back_pins_and_half_written_slots() -> None:
