@@ -7,7 +7,7 @@ from typing import Any
 
 from kvoffload_api.wire.messages import Finish, Plan, Reset, ResetReply, StepReply
 from kvoffload_client.dialogue import Answered, Budget, Dialogue, Reply
-from kvoffload_client.inflight import BlocksInFlight
+from kvoffload_client.fences import Fences
 from kvoffload_client.jobs import Job, JobKey, Kind
 from kvoffload_client.layout import EngineLayout
 from kvoffload_client.loads import Loads
@@ -15,7 +15,7 @@ from kvoffload_client.lookups import Lookups
 from kvoffload_client.outcomes import MatchOutcome, StepInput, StepOutcome
 from kvoffload_client.requests import RequestState
 from kvoffload_client.settings import ClientSettings
-from kvoffload_client.steps import Rewritten, blocks_of, step_message
+from kvoffload_client.steps import step_message
 
 
 class SchedulerSession:
@@ -33,9 +33,7 @@ class SchedulerSession:
         self._loads = Loads(dialogue=self._dialogue)
         self._requests: dict[int, RequestState] = {}
         self._next_handle = 1
-        self._in_flight = BlocksInFlight()
-        self._rewritten = Rewritten([group.tokens_per_block for group in layout.groups])
-        self._flush_all = False
+        self._fences = Fences([group.tokens_per_block for group in layout.groups])
 
     def start(self) -> None:
         """Begin to connect in the background and return at once."""
@@ -117,7 +115,7 @@ class SchedulerSession:
         outcome of this step or of a later one; see ``StepOutcome``.
         """
         request = self._requests[handle]
-        self._rewritten.add_alloc(request, blocks, loads=external_tokens > 0)
+        self._fences.allocated(request, blocks, loads=external_tokens > 0)
         self._loads.ask(
             handle,
             external_tokens=external_tokens,
@@ -127,8 +125,7 @@ class SchedulerSession:
 
     def step(self, step: StepInput) -> StepOutcome:
         """Build one step; stores are skipped if the answer misses the hook deadline."""
-        self._rewritten.add_step(step)
-        flush = self._fences(step)
+        flush = self._fences.begin(step)
         answered = self._ask_step(step)
         for handle in step.finished:
             self._forget(handle)
@@ -137,7 +134,7 @@ class SchedulerSession:
             for load in self._loads.collect()
         )
         stores = self._stores(answered, flush) if answered else ()
-        self._rewritten.clear()
+        self._fences.end()
         self._budget.renew()
         self._lookups.step += 1
         return StepOutcome(
@@ -167,8 +164,7 @@ class SchedulerSession:
 
         Workers report to the agent themselves; this is for the session's own table.
         """
-        for key in keys:
-            self._in_flight.remove(key)
+        self._fences.ended(keys)
 
     def reset(self) -> bool:
         """Reset the prefix cache on the agent's side; False if it was not acknowledged in time.
@@ -176,7 +172,7 @@ class SchedulerSession:
         Every job in flight is flushed by the next step. Messages are handled in order, so that
         whatever is asked after this sees the reset, acknowledged or not.
         """
-        self._flush_all = True
+        self._fences.reset()
         for request in self._requests.values():
             self._lookups.drop(request)
         life = self._dialogue.life
@@ -194,16 +190,6 @@ class SchedulerSession:
         if answered is None:
             self._dialogue.abandon(seq)
         return answered
-
-    def _fences(self, step: StepInput) -> set[JobKey]:
-        """Return the jobs, of earlier steps, that must end before this step writes."""
-        if self._flush_all:
-            self._flush_all = False
-            return self._in_flight.all()
-        flush = self._in_flight.touching(self._rewritten.blocks())
-        for handle in step.preempted:
-            flush |= self._in_flight.of_request(handle)
-        return flush
 
     def _ask_step(self, step: StepInput) -> Answered[StepReply] | None:
         life = self._dialogue.life
@@ -227,17 +213,14 @@ class SchedulerSession:
         return None if seq is None else self._await(seq, StepReply)
 
     def _stores(self, answered: Answered[StepReply], flush: set[JobKey]) -> tuple[Job, ...]:
-        """Enter the stores; those of blocks that another request writes in this step are flushed.
-
-        They are the last stores of a request that has ended, whose blocks are in use again.
-        """
+        """Enter the stores; flush those of blocks that another request writes in this step."""
         named = {answered.key(job) for job in answered.reply.flush}
-        flush |= {key for key in named if key in self._in_flight}
+        flush |= {key for key in named if key in self._fences}
         stores = []
         for plan in answered.reply.stores:
             job = self._enter(answered, plan, "store")
             stores.append(job)
-            if job.key in named or self._rewritten.by_others(job.handle, blocks_of(plan)):
+            if job.key in named or self._fences.must_end_now(job):
                 flush.add(job.key)
         return tuple(stores)
 
@@ -245,7 +228,7 @@ class SchedulerSession:
         self, answered: Answered[Any], plan: Plan, kind: Kind, deadline_seconds: float = 0.0
     ) -> Job:
         job = Job(answered.key(plan.job), kind, plan, deadline_seconds)
-        self._in_flight.add(job, blocks_of(plan))
+        self._fences.enter(job)
         return job
 
     def _forget(self, handle: int) -> None:
