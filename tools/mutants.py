@@ -26,6 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this file is run by its path, and tools/ is a package of the root
 
+from tools.equivalents import why_equivalent  # noqa: E402
 from tools.progress import cache_directory  # noqa: E402
 
 PACKAGES = ("agent/kvoffload_agent", "agent/kvoffload_client", "crds/kvoffload_api")
@@ -203,6 +204,9 @@ def report(folder: Path, mutants: Sequence[Mutant], *, commit: str) -> str:
         if mutant.outcome in SURVIVED.values()
     ]
     equivalents = Counter(reason for _, changed in shown if (reason := why_equivalent(changed)))
+    killed = sum(mutant.outcome in KILLED.values() for mutant in mutants)
+    judged = sum(mutant.outcome != "not run" for mutant in mutants)
+    others = max(judged - equivalents.total(), 1)
     alive = [(mutant, changed) for mutant, changed in shown if not why_equivalent(changed)]
     lines = [
         "# Mutation testing",
@@ -217,7 +221,8 @@ def report(folder: Path, mutants: Sequence[Mutant], *, commit: str) -> str:
         "",
         "## Equivalent",
         "",
-        "These survivors cannot be told from the original:",
+        "These survivors cannot be told from the original;",
+        f"of the other mutants that were run, {100 * killed / others:.0f} % were killed:",
         "",
         *(f"- {count} {reason}" for reason, count in sorted(equivalents.items())),
         "",
@@ -232,20 +237,6 @@ def report(folder: Path, mutants: Sequence[Mutant], *, commit: str) -> str:
                 lines += changed
         lines.append("```")
     return "\n".join(lines) + "\n"
-
-
-def why_equivalent(changed: Sequence[str]) -> str:
-    """Return why a change makes no difference, "" if it may make one."""
-    before, after = ("\n".join(line[1:] for line in changed[at::2]) for at in (1, 2))
-    if not before:  # the change is not known
-        return ""
-    if re.sub(r", (strict=\w+)?\)", ")", before) == re.sub(r", (strict=\w+)?\)", ")", after):
-        return "`zip` without `strict`: the lengths are equal, the check never fails"
-    if "np.array([" in before and re.sub(r", (dtype=[\w.]+)?\)", ")", before) == re.sub(
-        r", (dtype=[\w.]+)?\)", ")", after
-    ):
-        return "`dtype` left to numpy, which takes int64 for integers on the platforms supported"
-    return ""
 
 
 def changed_lines(folder: Path, name: str) -> list[str]:
