@@ -103,8 +103,6 @@ class KubeClient:
                 if response.status >= HTTP_ERRORS:
                     raise KubeError(_message(raw), status=response.status)
                 return json.loads(raw)
-        except AccessError as error:
-            raise KubeError(str(error), not_asked=True) from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise KubeError(f"no answer: {type(error).__name__} {error}") from error
 
@@ -152,13 +150,14 @@ class KubeClient:
                 opened()
                 async for line in _lines(response.content):
                     yield _event(line)
-        except AccessError as error:
-            raise KubeError(str(error), not_asked=True) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise KubeError(f"the watch broke: {type(error).__name__} {error}") from error
 
     def _authorization(self) -> Mapping[str, str]:
-        token = self._access.token()
+        try:
+            token = self._access.token()
+        except AccessError as error:
+            raise KubeError(str(error), not_asked=True) from error
         return {"Authorization": f"Bearer {token}"} if token else {}
 
 
