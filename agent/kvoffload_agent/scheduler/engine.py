@@ -139,11 +139,11 @@ class EngineScheduler:
         for table in tables:
             self._allocated.update(np.abs(table).tolist())
         if external_tokens <= 0:
-            self._give_up(handle)
+            self._matcher.give_up(handle)
             return LoadResult(plan=None)
         end = state.local + external_tokens
         if not fit_end(self.geometry, self.pool, self.client, state, end):
-            self._give_up(handle)
+            self._matcher.give_up(handle)
             return LoadResult(plan=None)
         loads = [
             plan_group(self.geometry, self.pool, self.client, state, group, end=end, table=table)
@@ -220,7 +220,7 @@ class EngineScheduler:
         state = self.requests[handle]
         state.status = status or FINISHED
         state.computed_at_end = computed
-        self._give_up(handle)
+        self._matcher.give_up(handle)
         self.jobs.fence_sources(state)
 
     def complete(self, *, done: Sequence[int], failed: Sequence[int], now: float) -> None:
@@ -281,16 +281,11 @@ class EngineScheduler:
             return
         state.closed = True
         state.status = state.status or FINISHED
-        self._give_up(handle)
+        self._matcher.give_up(handle)
         self.jobs.fence_sources(state)
         self.pool.finish(state.pool_request)
         if not state.jobs:
             self._drop(state)
-
-    def _give_up(self, handle: int) -> None:
-        """A request does not use what it was promised."""
-        self.client.give_up(handle)
-        self._budget.release(handle)
 
     def _drop(self, state: RequestState) -> None:
         if self.requests.get(state.handle) is state:

@@ -50,8 +50,7 @@ class Matcher:
         self, state: RequestState, *, computed: int, max_new: int | None, now: float
     ) -> MatchResult:
         """Answer one query of a request; after its deadline it waits for no chunk any more."""
-        self._client.give_up(state.handle)
-        self._budget.release(state.handle)
+        self.give_up(state.handle)
         state.sync = False
         state.reset_cursor()
         state.local = computed
@@ -78,6 +77,11 @@ class Matcher:
         self._lease(state, state.promised)
         state.sync = self._fits_into_step(state, hit)
         return MatchResult(tokens=hit, load_async=not state.sync, limited_by=limited_by)
+
+    def give_up(self, handle: int) -> None:
+        """A request does not use what it was promised."""
+        self._client.give_up(handle)
+        self._budget.release(handle)
 
     def _fits_into_step(self, state: RequestState, hit: int) -> bool:
         """Whether a hit can be loaded before a step's forward (R7), if that computes anything."""
