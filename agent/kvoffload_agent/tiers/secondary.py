@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 from kvoffload_agent.tiers.slots import Slots
+from kvoffload_api.models.types import Locality, Medium
 
 Key = tuple[int, bytes]
 
@@ -30,8 +31,9 @@ class Finished:
     arrived: frozenset[Key] | None = None
 
 
-MEDIA: Final = ("cpu", "storage")
-LOCALITIES: Final = ("local", "remote")
+# A tier says what it is as requests do, in lower case.
+MEDIA: Final = tuple(medium.lower() for medium in Medium)
+LOCALITIES: Final = tuple(locality.lower() for locality in Locality)
 
 
 class UndeclaredTierError(ValueError):
