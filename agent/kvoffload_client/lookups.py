@@ -62,11 +62,11 @@ class Lookups:
             request.late += 1
             return _LATER
         self.drop(request)
-        if reply is not None and reply.tokens and not reply.load_async:
+        if reply is None:  # refused, too late for good, or the agent has gone
+            return _NO_MATCH
+        if reply.tokens and not reply.load_async:
             # Plans may come in a later step than they were asked for: what has to be loaded before
             # a forward is computed instead. No agent of this version offers it, unasked.
-            return _NO_MATCH
-        if reply is None:  # refused, too late for good, or the agent has gone
             return _NO_MATCH
         return MatchOutcome(
             tokens=reply.tokens,
