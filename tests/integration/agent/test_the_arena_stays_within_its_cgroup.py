@@ -1,6 +1,6 @@
 """A real memory cgroup around a real agent: nothing is ever OOM-killed.
 
-v1 or v2, whichever the machine has; ``python -m tests.guest`` runs the same tests on v2.
+v1 or v2, whichever the machine has.
 """
 
 from __future__ import annotations

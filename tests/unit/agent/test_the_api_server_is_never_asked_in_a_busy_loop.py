@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import cast
 
-import looptime
 import pytest
+from tests.harness.virtual_time import in_virtual_time
 
 from kvoffload_agent.config.node import NodeSource
 from kvoffload_agent.kube.access import Access, AccessError
@@ -58,11 +58,7 @@ def test_a_watch_that_ends_at_once_is_asked_again_at_most_four_times_a_second(
             async with asyncio.timeout(MINUTE_SECONDS):
                 await source.run(lambda: None)
 
-    loop = looptime.new_event_loop()
-    try:
-        loop.run_until_complete(follow_for_a_minute())
-    finally:
-        loop.close()
+    in_virtual_time(follow_for_a_minute())
     # A quarter of a second at the least; and it does not stop asking either.
     assert 2 <= server.watches <= MINUTE_SECONDS / 0.25
 

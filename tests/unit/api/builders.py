@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from kvoffload_api import resolution
 from kvoffload_api.models import (
     ClusterKVOffloadPolicySpec,
     KVOffloadPolicySpec,
@@ -66,6 +67,17 @@ def policies(*items: NamespacedPolicy | ClusterPolicy) -> PolicySet:
         cluster=tuple(item for item in items if isinstance(item, ClusterPolicy)),
     )
 
+
+CAPPED = resolution.compile(
+    policies(
+        namespaced(
+            load={"maxTokens": 8192, "tiers": [CPU_LOCAL, DISK_LOCAL]}, store={"maxTokens": 4096}
+        )
+    ),
+    pod(),
+    NODE,
+)
+"""What a policy allows that names both caps and two tiers."""
 
 # Small domains, so that ties, equal values and empty intersections are common.
 _tokens = st.sampled_from([0, 1, 16, 256, 8192, 2**31 - 1])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.unit.api.builders import (
-    CPU_LOCAL,
+    CAPPED,
     DISK_LOCAL,
     NODE,
     cluster,
@@ -19,15 +19,6 @@ from kvoffload_api import resolution
 from kvoffload_api.resolution import EVERY_TIER, Effective, tighten
 
 NO_POLICY = resolution.compile(policies(), pod(), NODE)
-CAPPED = resolution.compile(
-    policies(
-        namespaced(
-            load={"maxTokens": 8192, "tiers": [CPU_LOCAL, DISK_LOCAL]}, store={"maxTokens": 4096}
-        )
-    ),
-    pod(),
-    NODE,
-)
 CAPS = ["max_load_tokens", "max_offload_tokens"]
 
 

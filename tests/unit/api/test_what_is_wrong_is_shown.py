@@ -8,26 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.api.builders import CPU_LOCAL, DISK_LOCAL, NODE, namespaced, pod, policies
+from tests.unit.api.builders import CAPPED
 
-from kvoffload_api import resolution
-from kvoffload_api.resolution import Effective, tighten
+from kvoffload_api.resolution import tighten
 
-POLICY = resolution.compile(
-    policies(
-        namespaced(
-            load={"maxTokens": 8192, "tiers": [CPU_LOCAL, DISK_LOCAL]}, store={"maxTokens": 4096}
-        )
-    ),
-    pod(),
-    NODE,
-)
 SHOWN_CHARACTERS = 60
 LARGEST_SHOWN = 2**59 - 1
 
 
-def reasons(request: Any, *, policy: Effective = POLICY) -> list[tuple[str, str]]:
-    return [(fault.field, fault.reason) for fault in tighten(policy, request).invalid]
+def reasons(request: Any) -> list[tuple[str, str]]:
+    return [(fault.field, fault.reason) for fault in tighten(CAPPED, request).invalid]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +48,7 @@ def test_a_malformed_cap_is_shown_as_given_or_by_its_size_or_type(given: Any, sh
 )
 def test_parameters_that_are_no_object_are_told_as_a_whole(request_: Any, shown: str) -> None:
     assert reasons(request_) == [("kv_transfer_params", f"must be an object, not {shown}")]
-    assert tighten(POLICY, request_).effective == POLICY
+    assert tighten(CAPPED, request_).effective == CAPPED
 
 
 def test_a_medium_that_is_no_text_is_none_of_the_media() -> None:
@@ -69,12 +59,12 @@ def test_a_medium_that_is_no_text_is_none_of_the_media() -> None:
 
 @pytest.mark.parametrize("name", ["max_load_tokens", "max_offload_tokens"])
 def test_a_lower_cap_leaves_the_tiers_of_the_policy_as_they_are(name: str) -> None:
-    tightened = tighten(POLICY, {name: 16}).effective
-    assert tightened.load.tiers == POLICY.load.tiers
+    tightened = tighten(CAPPED, {name: 16}).effective
+    assert tightened.load.tiers == CAPPED.load.tiers
     assert len(tightened.load.tiers or ()) == 2
 
 
 def test_fewer_tiers_leave_the_caps_of_the_policy_as_they_are() -> None:
-    tightened = tighten(POLICY, {"kv_load_tiers": [{"medium": "storage"}]}).effective
+    tightened = tighten(CAPPED, {"kv_load_tiers": [{"medium": "storage"}]}).effective
     assert [tier.medium for tier in tightened.load.tiers or ()] == ["Storage"]
     assert (tightened.load.max_tokens, tightened.store.max_tokens) == (8192, 4096)

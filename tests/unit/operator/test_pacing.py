@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import looptime
 import pytest
+from tests.harness.virtual_time import in_virtual_time
 
 from kvoffload_operator.kube.client import KubeClient
 from kvoffload_operator.kube.errors import ClusterError
@@ -21,14 +21,6 @@ from kvoffload_operator.reconcile.policies import PolicyReconciler
 from kvoffload_operator.resources import CLUSTER_POLICIES, OFFLOAD_NODES
 from kvoffload_operator.worker import Workers
 from kvoffload_operator.world import World
-
-
-def in_virtual_time(main: Coroutine[Any, Any, None]) -> None:
-    loop = looptime.new_event_loop()
-    try:
-        loop.run_until_complete(main)
-    finally:
-        loop.close()
 
 
 class Accepting(KubeClient):

@@ -3,13 +3,11 @@
 import asyncio
 import itertools
 import random
-from collections.abc import Coroutine
-from typing import Any
 
-import looptime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.virtual_time import in_virtual_time
 
 from kvoffload_operator.queue import Lane, QueueCore, WorkQueue
 
@@ -127,15 +125,6 @@ def test_no_key_is_ever_with_two_workers_and_none_that_was_added_is_lost(
     while took := queue.take(now=1000):
         rest.add(took[0])
     assert wanted <= rest
-
-
-def in_virtual_time(main: Coroutine[Any, Any, None]) -> None:
-    # looptime's own plug-in leaves a loop open that pytest then complains of.
-    loop = looptime.new_event_loop()
-    try:
-        loop.run_until_complete(main)
-    finally:
-        loop.close()
 
 
 def test_nothing_is_handed_out_before_the_queue_is_opened_and_nothing_is_lost() -> None:
