@@ -183,6 +183,7 @@ class HostTier:
         self.policy.released(slots)
         if self._events is not None and len(slots):
             self._events.append(Event(stored=True, keys=self.keys(slots)))
+        self._leave(slots)
 
     def failed(self, slots: Slots) -> None:
         """Chunks were not written: forget them."""
@@ -213,15 +214,19 @@ class HostTier:
         done = slots[(self.table.refs[slots] == READY) & ~self.table.keyed[slots]]
         if len(done):
             self.table.give_back(np.unique(done))
-        retired = slots[self.table.retired[slots] & (self.table.refs[slots] == READY)]
-        if len(retired):
-            self._remove(np.unique(retired), evicted=False)
+        self._leave(slots)
 
     def discard(self, slots: Slots) -> None:
         """Forget ready chunks that turned out to be unreadable; pinned ones stay."""
         bad = np.unique(slots[(self.table.refs[slots] == READY) & self.table.keyed[slots]])
         if len(bad):
             self._remove(bad, evicted=False)
+
+    def _leave(self, slots: Slots) -> None:
+        """Empty those of retired memory: as a victim such a slot would make no room."""
+        retired = slots[self.table.retired[slots] & (self.table.refs[slots] == READY)]
+        if len(retired):
+            self._remove(np.unique(retired), evicted=False)
 
     # --- the rest ----------------------------------------------------------------------------
 

@@ -201,7 +201,8 @@ class PartitionPool:
         request.writing -= 1
         if success:
             self.host.written(slots)
-            self.below.cascade(request, slots)
+            kept = slots[self.host.table.keyed[slots]]  # not those that a reset forgot meanwhile
+            self.below.cascade(request, kept)
         else:
             self.host.failed(slots)
         self.below.settle(request)
