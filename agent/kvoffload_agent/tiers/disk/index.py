@@ -1,0 +1,188 @@
+"""Which chunk is in which pack, bytes, eviction order, what is not to be asked for. No I/O."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kvoffload_agent.tiers.secondary import Key
+
+# A read that took too long is not tried again at once; recomputing takes less than this.
+NEGATIVE_SECONDS: Final = 60.0
+# Bounds the memory of a disk that fails for hours: about 10 MB.
+MAX_NEGATIVE: Final = 65_536
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Pack:
+    """One file. ``bytes`` by st_blocks, ``data_at`` the offset of its first chunk.
+
+    ``readers``: loads under way; it is not evicted meanwhile.
+    """
+
+    name: str
+    folder: str
+    bucket: str
+    bytes: int
+    data_at: int
+    chunk_bytes: int
+    keys: Sequence[Key]
+    sums: Sequence[int]
+    readers: int = 0
+
+
+class Place(NamedTuple):
+    """Where a chunk is: number ``at`` of a pack."""
+
+    pack: Pack
+    at: int
+
+
+class DiskIndex:
+    """All packs of a disk, coldest first. ``folder`` names a partition."""
+
+    def __init__(self) -> None:
+        self._packs: OrderedDict[str, Pack] = OrderedDict()
+        self._chunks: dict[str, dict[Key, Place]] = {}
+        self._negative: OrderedDict[tuple[str, Key], float] = OrderedDict()
+        self._reserved: Counter[str] = Counter()
+        self._leaving: dict[str, Pack] = {}
+        self._kept: Counter[str] = Counter()
+        self._bytes = 0
+
+    # --- figures -----------------------------------------------------------------------------
+
+    @property
+    def used(self) -> int:
+        """Bytes of all files, those being written and those being removed included."""
+        leaving = sum(pack.bytes for pack in self._leaving.values())
+        return self._bytes + leaving + sum(self._reserved.values())
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks can be found."""
+        return sum(len(chunks) for chunks in self._chunks.values())
+
+    @property
+    def packs(self) -> int:
+        """How many files there are to serve from."""
+        return len(self._packs)
+
+    def used_by(self, bucket: str) -> int:
+        """Return the bytes that count against a bucket, those that leave not included."""
+        return self._kept[bucket] + self._reserved[bucket]
+
+    @property
+    def kept(self) -> int:
+        """Bytes that stay: ``used`` without what leaves."""
+        return self._bytes + sum(self._reserved.values())
+
+    # --- finding -----------------------------------------------------------------------------
+
+    def find(self, folder: str, key: Key) -> Place | None:
+        """Return where a chunk is, None if it is not here."""
+        return self._chunks.get(folder, {}).get(key)
+
+    def find_pack(self, name: str) -> Pack | None:
+        """Return a pack that may be served from, None if it is not here."""
+        return self._packs.get(name)
+
+    def servable(self, folder: str, key: Key, *, now: float) -> bool:
+        """Whether a chunk is here and the last attempt to read it is not too recent."""
+        if self.find(folder, key) is None:
+            return False
+        until = self._negative.get((folder, key))
+        return until is None or now >= until
+
+    def touch(self, pack: Pack) -> None:
+        """A pack was used."""
+        if pack.name in self._packs:
+            self._packs.move_to_end(pack.name)
+
+    def refuse(self, folder: str, key: Key, *, now: float) -> None:
+        """Do not offer a chunk for a while: reading it failed and may fail again."""
+        self._negative[folder, key] = now + NEGATIVE_SECONDS
+        self._negative.move_to_end((folder, key))
+        while len(self._negative) > MAX_NEGATIVE:
+            self._negative.popitem(last=False)
+
+    # --- changing ----------------------------------------------------------------------------
+
+    def reserve(self, bucket: str, size: int) -> None:
+        """Count bytes that are about to be written."""
+        self._reserved[bucket] += size
+
+    def release(self, bucket: str, size: int) -> None:
+        """What was reserved is written, or never will be."""
+        self._reserved[bucket] -= size
+
+    def add(self, pack: Pack, *, coldest: bool = False) -> None:
+        """Take a file in. Chunks that are here already are found where they were."""
+        assert pack.name not in self._packs
+        self._packs[pack.name] = pack
+        if coldest:
+            self._packs.move_to_end(pack.name, last=False)
+        self._bytes += pack.bytes
+        self._kept[pack.bucket] += pack.bytes
+        chunks = self._chunks.setdefault(pack.folder, {})
+        for at, key in enumerate(pack.keys):
+            chunks.setdefault(key, Place(pack, at))
+            self._negative.pop((pack.folder, key), None)
+
+    def begin_removal(self, pack: Pack) -> bool:
+        """Serve nothing of a pack any more; its bytes count until ``removed``.
+
+        Returns whether it was here.
+        """
+        if self._packs.pop(pack.name, None) is None:
+            return False
+        self._bytes -= pack.bytes
+        self._kept[pack.bucket] -= pack.bytes
+        self._leaving[pack.name] = pack
+        chunks = self._chunks[pack.folder]
+        for key in pack.keys:
+            place = chunks.get(key)
+            if place is not None and place.pack is pack:
+                del chunks[key]
+        if not chunks:
+            del self._chunks[pack.folder]
+        return True
+
+    def removed(self, name: str) -> None:
+        """A file is gone."""
+        self._leaving.pop(name, None)
+
+    def charge(self, folder: str, bucket: str) -> None:
+        """Count a partition's packs against a bucket."""
+        for pack in self._packs.values():
+            if pack.folder == folder and pack.bucket != bucket:
+                self._kept[pack.bucket] -= pack.bytes
+                self._kept[bucket] += pack.bytes
+                pack.bucket = bucket
+
+    # --- eviction ----------------------------------------------------------------------------
+
+    def victims(self, excess: int, *, matches: Callable[[Pack], bool] | None = None) -> list[Pack]:
+        """Return the coldest packs, together at least ``excess`` bytes if there are so many.
+
+        Packs that are read are passed over. ``matches``: which may be taken.
+        """
+        found: list[Pack] = []
+        for pack in self._packs.values():
+            if excess <= 0:
+                break
+            if pack.readers or (matches is not None and not matches(pack)):
+                continue
+            found.append(pack)
+            excess -= pack.bytes
+        return found
+
+    def all(self) -> list[Pack]:
+        """Return every pack, coldest first."""
+        return list(self._packs.values())
+
+    def of(self, folder: str) -> list[Pack]:
+        """Return every pack of a partition."""
+        return [pack for pack in self._packs.values() if pack.folder == folder]

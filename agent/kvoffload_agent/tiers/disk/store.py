@@ -1,0 +1,264 @@
+"""One disk of an agent, shared by all partitions: room, threads, deadlines, adoption."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from kvoffload_agent.tiers.backpressure import BackPressure
+from kvoffload_agent.tiers.disk import layout
+from kvoffload_agent.tiers.disk.adopt import BATCH_PACKS, Found, adopt, survey
+from kvoffload_agent.tiers.disk.index import DiskIndex, Pack
+from kvoffload_agent.tiers.disk.io import DiskError, Files
+from kvoffload_agent.tiers.disk.layout import DamagedError
+from kvoffload_agent.tiers.disk.transfers import Transfers
+from kvoffload_agent.tiers.disk.workers import Workers
+
+# How soon a deadline, a changed capacity or a filling disk is seen.
+LOOK_SECONDS: Final = 0.5
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the agent started. Each counts chunks unless it says otherwise."""
+
+    stored: int = 0
+    loaded: int = 0
+    adopted: int = 0
+    evicted: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Files that were not what they should be, by reason; they were removed."""
+    not_stored: Counter[str] = field(default_factory=Counter)
+    """By reason."""
+    not_loaded: Counter[str] = field(default_factory=Counter)
+    """By reason."""
+
+
+class DiskStore:
+    """Owns the index; every method belongs to the event loop's thread and none of them waits.
+
+    ``budget``: bytes that all partitions may use together now; None: no bound but the file
+    system's. ``clock``: monotonic seconds. ``started_ns`` names this life of the agent in files.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        budget: Callable[[], int | None],
+        clock: Callable[[], float],
+        started_ns: int,
+        woken: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.files = files
+        self.clock = clock
+        self.index = DiskIndex()
+        self.counters = Counters()
+        self.transfers = Transfers(clock=clock, woken=woken)
+        self.pressure = BackPressure()
+        self.state = "opening"
+        """``opening``, ``adopting``, ``ready``, or why it cannot be used."""
+        self.ready = False
+        self._budget = budget
+        self._started_ns = started_ns
+        self._packs = 0
+        self._available = 0
+        self._looking = False
+        self._found: list[Found] = []
+        self._forgotten: set[str] = set()
+        self._keeper = Workers(name="disk-keep", threads=1, woken=woken)
+
+    # --- room --------------------------------------------------------------------------------
+
+    def limit(self) -> int:
+        """Return the bytes that files may use together, as far as is known now."""
+        room = self.index.used + self._available
+        budget = self._budget()
+        return max(0, room if budget is None else min(room, budget))
+
+    def make_room(self, bucket: str, capacity: int, size: int) -> list[Pack] | None:
+        """Reserve ``size`` bytes; returns packs to remove first, None if there is no room."""
+        index = self.index
+        victims: list[Pack] = []
+        if size <= capacity and size <= self.limit():
+            own = partial(_of_bucket, bucket)
+            victims = index.victims(index.used_by(bucket) + size - capacity, matches=own)
+            rest = index.kept - sum(pack.bytes for pack in victims) + size - self.limit()
+            taken = set(victims)
+            victims += index.victims(rest, matches=lambda pack: pack not in taken)
+        gained = sum(pack.bytes for pack in victims)
+        in_bucket = sum(pack.bytes for pack in victims if pack.bucket == bucket)
+        # What leaves already and is not gone yet still takes space: the store is not worth a wait.
+        if (
+            index.used - gained + size > self.limit()
+            or index.used_by(bucket) - in_bucket + size > capacity
+        ):
+            return None
+        self._begin_removal(victims)
+        index.reserve(bucket, size)
+        return victims
+
+    def _begin_removal(self, packs: Sequence[Pack]) -> None:
+        for pack in packs:
+            self.counters.evicted += len(pack.keys)
+            self.index.begin_removal(pack)
+
+    def remove(self, packs: Sequence[Pack]) -> None:
+        """Serve packs no more, and remove their files."""
+        leaving = [pack for pack in packs if self.index.begin_removal(pack)]
+        if leaving:
+            self._keeper.submit(partial(self.unlink, leaving), self._unlinked)
+
+    def unlink(self, packs: Sequence[Pack]) -> list[Pack]:
+        """Remove files; called in a thread. Returns those that are gone."""
+        gone = []
+        for pack in packs:
+            try:
+                self.files.remove(pack.folder, pack.name)
+            except OSError as error:
+                _log.warning("file not removed", pack=pack.name, error=str(error))
+            else:
+                gone.append(pack)
+        return gone
+
+    def _unlinked(self, gone: Sequence[Pack] | None, error: BaseException | None) -> None:
+        if error is not None:
+            _log.error("removal failed", error=repr(error))
+        self.gone(gone or ())
+
+    def gone(self, packs: Sequence[Pack]) -> None:
+        """Files were removed."""
+        for pack in packs:
+            self.index.removed(pack.name)
+
+    def pack_name(self) -> str:
+        """Return the name of a new pack."""
+        self._packs += 1
+        return layout.pack_name(started_ns=self._started_ns, number=self._packs)
+
+    # --- files -------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """Take in what threads ended, and end what took too long."""
+        self.transfers.poll()
+        self._keeper.results()
+
+    def damaged(self, pack: Pack, error: BaseException) -> None:
+        """A file is not what was written: count it, remove it."""
+        reason = error.reason if isinstance(error, DamagedError) else "vanished"
+        if self.index.find_pack(pack.name) is not None:
+            self.counters.rejected[reason] += 1
+            _log.warning("file rejected", pack=pack.name, reason=reason, detail=str(error))
+        self.remove([pack])
+
+    # --- forgetting --------------------------------------------------------------------------
+
+    def forget(self, folder: str) -> None:
+        """Remove every chunk of a partition, also those that are not adopted yet."""
+        self.remove(self.index.of(folder))
+        if not self.ready or self.state == "adopting":
+            self._forgotten.add(folder)
+
+    # --- time --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Open, adopt and keep within limits, until cancelled."""
+        try:
+            await self.open()
+        except (DiskError, OSError) as error:
+            self.state = str(error)
+            _log.error("the disk is not used", reason=self.state)
+            return
+        await self.adopt()
+        while True:
+            self.tick()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def open(self) -> None:
+        """Take the directory, and look at what lies there; stores may begin after that.
+
+        Raises:
+            DiskError, OSError: it cannot be used.
+        """
+        await self._in_thread(self.files.open)
+        self._available = await self._in_thread(self.files.available)
+        self._found, rejected = await self._in_thread(partial(survey, self.files))
+        self.counters.rejected += rejected
+        self.ready = True
+        self.state = "adopting"
+
+    async def adopt(self) -> None:
+        """Take in what lies there, while engines are served."""
+        for start in range(0, len(self._found), BATCH_PACKS):
+            items = self._found[start : start + BATCH_PACKS]
+            batch = await self._in_thread(partial(adopt, self.files, items))
+            self.counters.rejected += batch.rejected
+            self._take_in(batch.packs)
+            self.tick()
+        self._found = []
+        self._forgotten.clear()
+        self.state = "ready"
+        _log.info(
+            "disk adopted",
+            chunks=self.counters.adopted,
+            rejected=dict(self.counters.rejected),
+        )
+
+    def _take_in(self, packs: Sequence[Pack]) -> None:
+        for pack in packs:
+            self.index.add(pack, coldest=True)
+        self.counters.adopted += sum(
+            len(pack.keys) for pack in packs if pack.folder not in self._forgotten
+        )
+        self.remove([pack for pack in packs if pack.folder in self._forgotten])
+
+    def tick(self) -> None:
+        """Look at deadlines and limits."""
+        self.poll()
+        self.trim(self.index.kept - self.limit())
+        if not self._looking:
+            self._looking = True
+            self._keeper.submit(self.files.available, self._looked)
+
+    def trim(self, excess: int, *, bucket: str | None = None) -> None:
+        """Evict so many bytes, of one bucket or of all."""
+        if excess > 0:
+            matches = None if bucket is None else partial(_of_bucket, bucket)
+            packs = self.index.victims(excess, matches=matches)
+            self.counters.evicted += sum(len(pack.keys) for pack in packs)
+            self.remove(packs)
+
+    def close(self) -> None:
+        """End every transfer at the end of the agent; files stay."""
+        self.transfers.close()
+        self._keeper.close()
+
+    def _looked(self, available: int | None, error: BaseException | None) -> None:
+        self._looking = False
+        if error is None and available is not None:
+            self._available = available
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        """Run ``work`` in the keeper's thread; engines are served meanwhile without it."""
+        ended: list[tuple[Any, BaseException | None]] = []
+        self._keeper.submit(work, lambda value, error: ended.append((value, error)))
+        while not ended:
+            self.poll()
+            # Adoption of 3,000 batches waits some seconds in all; a hanging disk costs nothing.
+            await asyncio.sleep(0.001 if self.ready else 0.01)
+        [(value, error)] = ended
+        if error is not None:
+            raise error
+        return value
+
+
+def _of_bucket(bucket: str, pack: Pack) -> bool:
+    return pack.bucket == bucket
