@@ -17,10 +17,11 @@ BATCH_PACKS: Final = 32
 
 
 class Found(NamedTuple):
-    """A file that looks like a pack."""
+    """A file that looks like a pack. ``bytes`` by st_blocks."""
 
     folder: str
     name: str
+    bytes: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,16 +42,16 @@ def survey(files: Files) -> tuple[list[Found], Counter[str]]:
     rejected: Counter[str] = Counter()
     for folder in files.folders():
         try:
-            names = files.names(folder)
+            listed = files.names(folder)
         except OSError:
             rejected["unreadable"] += 1
             continue
-        for name in names:
+        for name, size in listed:
             if layout.is_pack(name):
-                found.append(Found(folder, name))
+                found.append(Found(folder, name, size))
             else:
                 _reject(files, folder, name, rejected, "unfinished")
-        if not names:
+        if not listed:
             files.tidy(folder)
     found.sort(key=lambda item: item.name, reverse=True)
     return found, rejected
@@ -59,7 +60,7 @@ def survey(files: Files) -> tuple[list[Found], Counter[str]]:
 def adopt(files: Files, items: Sequence[Found]) -> Batch:
     """Read the headers of packs. Their chunks are verified when they are loaded."""
     batch = Batch()
-    for folder, name in items:
+    for folder, name, _ in items:
         try:
             header, data_at, size = files.header(folder, name)
             layout.check_owner(header, folder=folder, name=name)

@@ -61,6 +61,11 @@ class DiskIndex:
         return self._bytes + leaving + sum(self._reserved.values())
 
     @property
+    def on_disk(self) -> int:
+        """Bytes of files that are whole, those being removed included."""
+        return self.used - sum(self._reserved.values())
+
+    @property
     def chunks(self) -> int:
         """How many chunks can be found."""
         return sum(len(chunks) for chunks in self._chunks.values())

@@ -79,10 +79,12 @@ class Files(Blocks):
         names = os.listdir(self._root_fd)  # noqa: PTH208 - a descriptor, not a path
         return [name for name in names if layout.is_folder(name)]
 
-    def names(self, folder: str) -> list[str]:
-        """Return the names of all files of a partition."""
-        with self._folder(folder) as at:
-            return os.listdir(at)  # noqa: PTH208 - a descriptor, not a path
+    def names(self, folder: str) -> list[tuple[str, int]]:
+        """Return the (name, bytes by st_blocks) of all files of a partition."""
+        with self._folder(folder) as at, os.scandir(at) as entries:
+            return [
+                (entry.name, entry.stat(follow_symlinks=False).st_blocks * 512) for entry in entries
+            ]
 
     def remove(self, folder: str, name: str) -> None:
         """Remove one file; that it is gone already is as good."""

@@ -70,7 +70,8 @@ class DiskStore:
         self._budget = budget
         self._started_ns = started_ns
         self._packs = 0
-        self._available = 0
+        self._room = 0
+        self._unadopted = 0
         self._looking = False
         self._found: list[Found] = []
         self._forgotten: set[str] = set()
@@ -80,9 +81,10 @@ class DiskStore:
 
     def limit(self) -> int:
         """Return the bytes that files may use together, as far as is known now."""
-        room = self.index.used + self._available
         budget = self._budget()
-        return max(0, room if budget is None else min(room, budget))
+        if budget is None:
+            return max(0, self._room)
+        return max(0, min(self._room, budget - self._unadopted))
 
     def make_room(self, bucket: str, capacity: int, size: int) -> list[Pack] | None:
         """Reserve ``size`` bytes; returns packs to remove first, None if there is no room."""
@@ -99,7 +101,8 @@ class DiskStore:
         # What leaves already and is not gone yet still takes space: the store is not worth a wait.
         if (
             index.used - gained + size > self.limit()
-            or index.used_by(bucket) - in_bucket + size > capacity
+            # Nobody knows yet whose the files are that are not adopted.
+            or index.used_by(bucket) - in_bucket + size + self._unadopted > capacity
         ):
             return None
         self._begin_removal(victims)
@@ -189,9 +192,10 @@ class DiskStore:
             DiskError, OSError: it cannot be used.
         """
         await self._in_thread(self.files.open)
-        self._available = await self._in_thread(self.files.available)
+        self._room = await self._in_thread(self.files.available)
         self._found, rejected = await self._in_thread(partial(survey, self.files))
         self.counters.rejected += rejected
+        self._unadopted = sum(item.bytes for item in self._found)
         self.ready = True
         self.state = "adopting"
 
@@ -201,6 +205,7 @@ class DiskStore:
             items = self._found[start : start + BATCH_PACKS]
             batch = await self._in_thread(partial(adopt, self.files, items))
             self.counters.rejected += batch.rejected
+            self._unadopted -= sum(item.bytes for item in items)
             self._take_in(batch.packs)
             self.tick()
         self._found = []
@@ -215,6 +220,7 @@ class DiskStore:
     def _take_in(self, packs: Sequence[Pack]) -> None:
         for pack in packs:
             self.index.add(pack, coldest=True)
+            self._room += pack.bytes
         self.counters.adopted += sum(
             len(pack.keys) for pack in packs if pack.folder not in self._forgotten
         )
@@ -244,7 +250,8 @@ class DiskStore:
     def _looked(self, available: int | None, error: BaseException | None) -> None:
         self._looking = False
         if error is None and available is not None:
-            self._available = available
+            # What is written later is in both sides of a comparison with this, so it stays true.
+            self._room = self.index.on_disk + available
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         """Run ``work`` in the keeper's thread; engines are served meanwhile without it."""
