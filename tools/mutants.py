@@ -1,7 +1,8 @@
 """Mutation testing of what decides: scheduler, eviction, ``compile`` and ``tighten`` (mutmut).
 
 Works in a copy under the cache folder, where packages and tests lie as mutmut expects them. Results
-of functions that did not change are kept, so that a run that was ended goes on where it was.
+of functions that did not change are kept, so that a run that was ended goes on where it was, and
+``--survivors`` tries again, with the tests of now, only what no test has noticed.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=SCOPE, help="globs of modules; default: all")
     parser.add_argument("--minutes", type=float, default=120.0, help="end then; go on next time")
     parser.add_argument("--children", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--survivors", action="store_true", help="test only those that survived")
+    parser.add_argument("--survivors", action="store_true", help="test those that are not killed")
     parser.add_argument("--commit", help="test this commit; default: the working tree")
     parser.add_argument("--write", action="store_true", help=f"write {REPORT.relative_to(ROOT)}")
     arguments = parser.parse_args()
@@ -72,8 +73,8 @@ def main() -> int:
     with sources(arguments.commit) as source:
         prepare(folder, source, only=arguments.only)
     # mutmut takes a survivor for settled unless it is named, though its tests may be better now.
-    alive = [m.name for m in read(folder, only=arguments.only) if m.outcome in SURVIVED.values()]
-    names = alive if arguments.survivors else []
+    known = read(folder, only=arguments.only) if arguments.survivors else ()
+    names = [mutant.name for mutant in known if mutant.outcome not in KILLED.values()]
     ended = run(folder, names, minutes=arguments.minutes, children=arguments.children)
     mutants = list(read(folder, only=(*SCOPE, *arguments.only)))
     if not mutants:
@@ -113,7 +114,17 @@ def prepare(folder: Path, origin: Path, *, only: Sequence[str]) -> None:
     for source in (*PACKAGES, "tests", "docs"):
         target = folder / Path(source).name
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(origin / source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        # As of now (not copy2): mutmut takes a file older than its mutants for the one they are of,
+        # also where a run of other modules has put it back there as it is.
+        shutil.copytree(
+            origin / source,
+            target,
+            ignore=shutil.ignore_patterns("__pycache__"),
+            copy_function=shutil.copy,
+        )
+    # mutmut copies over what lies there, but no test may outlive its file.
+    for copied in ("tests", "docs"):
+        shutil.rmtree(folder / "mutants" / copied, ignore_errors=True)
     for path in LEFT_OUT:
         (folder / path).unlink()
     for each in [folder / "tests", *(folder / "tests").rglob("*")]:
@@ -166,6 +177,8 @@ def read(folder: Path, *, only: Sequence[str]) -> Iterator[Mutant]:
     base = folder / "mutants"
     for path in sorted(base.rglob("*.py.meta")):
         module = path.relative_to(base).with_suffix("")
+        if not (folder / module).exists():  # the module is no more
+            continue
         if not any(module.match(glob) or _below(module, glob) for glob in only):
             continue
         for name, code in json.loads(path.read_text())["exit_code_by_key"].items():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from tools.mutants import Mutant, changed_lines, summary, why_equivalent
+from tools.mutants import Mutant, changed_lines, read, summary, why_equivalent
 
 MUTATED = """\
 class Table:
@@ -53,6 +54,17 @@ def test_a_survivor_is_shown_as_the_line_that_it_changes(tmp_path: Path) -> None
         "-left = self.free - count",
         "+left = self.free + count",
     ]
+
+
+def test_results_of_a_module_that_is_no_more_are_not_counted(tmp_path: Path) -> None:
+    for name in ("here.py", "gone.py"):
+        meta = tmp_path / "mutants" / "package" / f"{name}.meta"
+        meta.parent.mkdir(parents=True, exist_ok=True)
+        meta.write_text(json.dumps({"exit_code_by_key": {f"package.{name}.x_f__mutmut_1": 1}}))
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "here.py").touch()
+    found = read(tmp_path, only=["package/*"])
+    assert [(mutant.module, mutant.outcome) for mutant in found] == [("package/here.py", "killed")]
 
 
 @pytest.mark.parametrize(
