@@ -28,8 +28,10 @@ class Table:
         self.random = np.random.default_rng(seed)
         self.table = SlotTable()
         self.table.extend(size)
-        hashes = self.random.permutation(size).astype(">u4").tobytes()
         slots = self.table.take(size)
+        self.hashes: NDArray[np.uint32] = np.zeros(self.table.room, dtype=">u4")
+        self.hashes[slots] = self.random.permutation(size)
+        hashes = self.hashes[slots].tobytes()
         self.table.fill(
             slots,
             group=0,
@@ -47,9 +49,8 @@ class Table:
         table = self.table
         good = (table.refs == READY) & table.keyed & (self.member == LIST) & ~blocked
         slots = np.flatnonzero(good[: table.count])
-        hashes = table.hashes(slots)
-        order = sorted(range(len(slots)), key=lambda at: (self.ranks[slots[at]], hashes[at]))
-        return [int(slots[at]) for at in order[:count]]
+        order = np.lexsort((self.hashes[slots], self.ranks[slots]))
+        return [int(slot) for slot in slots[order[:count]]]
 
     def some(self, share: float) -> Slots:
         """Return slots at random."""
