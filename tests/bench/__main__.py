@@ -6,9 +6,10 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from tests.bench import propagation, scheduler
+from tests.bench import copies, propagation, scheduler
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
+    "copies": copies.report,
     "propagation": propagation.report,
     "scheduler": scheduler.report,
 }

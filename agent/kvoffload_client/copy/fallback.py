@@ -8,6 +8,8 @@ release the GIL; element-wise kernels and temporaries of the whole batch are wha
 from __future__ import annotations
 
 import ctypes
+import itertools
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,57 +22,73 @@ _MIN_RUN: Final = 16
 _WORD: Final = 8
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Addresses as rows of one table; ``rows`` has one element per address."""
+
+    table: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+
 def copy_blocks(src: Addresses, dst: Addresses, lengths: Addresses) -> None:
     """Copy ``lengths[i]`` bytes from ``src[i]`` to ``dst[i]`` for every i."""
+    changes = np.flatnonzero(lengths[1:] != lengths[:-1]) + 1
+    starts = [0, *changes.tolist(), len(src)]
+    for start, stop in itertools.pairwise(starts):
+        if start < stop:
+            _copy_equal(src[start:stop], dst[start:stop], int(lengths[start]))
+
+
+def _copy_equal(src: Addresses, dst: Addresses, length: int) -> None:
+    """Copy blocks of one length: what makes a table is found once, not for every run."""
+    sources, targets = _rows(src, length), _rows(dst, length)
+    if sources is None or targets is None:
+        _move(src, dst, length)
+        return
+    into_runs, ends = _runs(sources.rows, targets.rows)
     start = 0
-    for stop in _run_ends(src, dst, lengths):
-        _copy_run(src[start:stop], dst[start:stop], int(lengths[start]))
+    for stop in ends:
+        if stop - start < _MIN_RUN:
+            _move(src[start:stop], dst[start:stop], length)
+        elif into_runs:
+            first = int(targets.rows[start])
+            out = targets.table[first : first + stop - start]
+            np.take(sources.table, sources.rows[start:stop], axis=0, out=out, mode="clip")
+        else:
+            first = int(sources.rows[start])
+            chunk = sources.table[first : first + stop - start]
+            targets.table[targets.rows[start:stop]] = chunk
         start = stop
 
 
-def _run_ends(src: Addresses, dst: Addresses, lengths: Addresses) -> list[int]:
-    """Return where runs end: equal lengths, with the source or the destination contiguous."""
-    count = len(src)
-    if count == 0:
-        return []
-    step = lengths[:-1]
-    follows = (dst[1:] - dst[:-1] == step) | (src[1:] - src[:-1] == step)
-    same = (lengths[1:] == step) & follows
-    return [*(np.flatnonzero(~same) + 1).tolist(), count]
+def _runs(sources: NDArray[np.int64], targets: NDArray[np.int64]) -> tuple[bool, list[int]]:
+    """Return (whether destinations form the runs, where each ends).
+
+    The side with fewer runs is taken for all: a run has neighbouring rows on that side only.
+    """
+    into, out_of = (np.flatnonzero(rows[1:] - rows[:-1] != 1) + 1 for rows in (targets, sources))
+    into_runs = len(into) <= len(out_of)
+    return into_runs, [*(into if into_runs else out_of).tolist(), len(sources)]
 
 
-def _copy_run(src: Addresses, dst: Addresses, length: int) -> None:
-    """Copy a run of blocks of one length, by a gather or a scatter of rows if it can be one."""
-    if length and len(src) >= _MIN_RUN and length % _WORD == 0:
-        if _contiguous(dst, length) and (rows := _rows(src, length)) is not None:
-            table, ids = rows
-            out = _words(int(dst[0]), len(dst) * length).reshape(len(dst), -1)
-            np.take(table, ids, axis=0, out=out, mode="clip")
-            return
-        if _contiguous(src, length) and (rows := _rows(dst, length)) is not None:
-            table, ids = rows
-            table[ids] = _words(int(src[0]), len(src) * length).reshape(len(src), -1)
-            return
+def _move(src: Addresses, dst: Addresses, length: int) -> None:
     for source, destination in zip(src.tolist(), dst.tolist(), strict=True):
         ctypes.memmove(destination, source, length)
 
 
-def _contiguous(addresses: Addresses, length: int) -> bool:
-    return bool(np.all(addresses[1:] - addresses[:-1] == length))
-
-
-def _rows(addresses: Addresses, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Return (table, row ids) that view the addresses as rows of one table, if they are that.
+def _rows(addresses: Addresses, length: int) -> _Rows | None:
+    """Return the addresses as rows of one table, if they are that.
 
     The table spans memory between blocks too; numpy touches only the rows that are named.
     """
     base = int(addresses.min())
-    offsets = (addresses - np.uint64(base)).astype(np.int64)
-    ids, rest = np.divmod(offsets, length)
-    if base % _WORD or rest.any():
+    if length == 0 or length % _WORD or base % _WORD:
         return None
-    table = _words(base, (int(ids.max()) + 1) * length).reshape(-1, length // _WORD)
-    return table, ids
+    rows, rest = np.divmod((addresses - np.uint64(base)).astype(np.int64), length)
+    if rest.any():
+        return None
+    table = _words(base, (int(rows.max()) + 1) * length).reshape(-1, length // _WORD)
+    return _Rows(table=table, rows=rows)
 
 
 def _words(address: int, nbytes: int) -> NDArray[np.int64]:

@@ -79,6 +79,37 @@ def test_runs_of_scattered_rows_are_copied(name: str, direction: str, length: in
 
 
 @pytest.mark.parametrize("name", COPIES)
+@given(
+    sources=st.lists(st.integers(0, 99), min_size=16, max_size=60),
+    data=st.data(),
+)
+@settings(deadline=None)
+def test_rows_of_one_length_arrive_in_any_order_of_both_sides(
+    name: str, sources: list[int], data: st.DataObject
+) -> None:
+    _, copy = choose_copy(name)
+    length = 16
+    # Pieces of a counting row, cut and shuffled: runs on either side, and what only looks like one.
+    cut = data.draw(st.integers(1, len(sources)))
+    pieces = [list(range(100))[at : at + cut] for at in range(0, 100, cut)]
+    targets = [row for piece in data.draw(st.permutations(pieces)) for row in piece]
+    targets = targets[: len(sources)]
+    if data.draw(st.booleans()):
+        targets[1:-1] = data.draw(st.permutations(targets[1:-1]))
+    source = np.arange(100 * length, dtype=np.uint32).astype(np.uint8).reshape(100, length)
+    source[:, 0] = np.arange(100)
+    target = np.zeros_like(source)
+    expected = target.copy()
+    expected[targets] = source[sources]
+    copy(
+        np.uint64(source.ctypes.data) + np.array(sources, dtype=np.uint64) * np.uint64(length),
+        np.uint64(target.ctypes.data) + np.array(targets, dtype=np.uint64) * np.uint64(length),
+        np.full(len(sources), length, dtype=np.uint64),
+    )
+    assert np.array_equal(target, expected)
+
+
+@pytest.mark.parametrize("name", COPIES)
 def test_nothing_to_copy_is_fine(name: str) -> None:
     _, copy = choose_copy(name)
     none = np.empty(0, dtype=np.uint64)
