@@ -118,6 +118,7 @@ class EngineScheduler:
     ) -> MatchResult:
         """Return how many tokens beyond ``computed`` can be loaded."""
         state = self.requests[handle]
+        self.pool.advance(now)
         return self._matcher.match(state, computed=computed, max_new=max_new_tokens, now=now)
 
     def alloc(self, handle: int, *, external_tokens: int, blocks: Sequence[Blocks]) -> LoadResult:
@@ -189,7 +190,7 @@ class EngineScheduler:
 
     def step(self, step: StepInput, *, now: float) -> StepResult:
         """Build one step: what is stored, and which jobs workers have to wait for."""
-        del now
+        self.pool.advance(now)
         loads = set(self.jobs.loads_of_step)
         for handle in step.finished:
             state = self.requests.get(handle)
@@ -225,7 +226,7 @@ class EngineScheduler:
 
     def complete(self, *, done: Sequence[int], failed: Sequence[int], now: float) -> None:
         """Take one worker's acknowledgement of each of these jobs."""
-        del now
+        self.pool.advance(now)
         for numbers, success in ((done, True), (failed, False)):
             for number in numbers:
                 self._completed(self.jobs.acknowledge(number, success=success))

@@ -31,6 +31,11 @@ LOCAL: Final = Marks()
 REMOTE: Final = Marks(high=0.050, low=0.010)
 
 
+def marks_of(locality: str | None) -> Marks:
+    """Return the marks of a tier that is ``local`` or ``remote``."""
+    return REMOTE if locality == "remote" else LOCAL
+
+
 class BackPressure:
     """Of one tier. ``now`` is monotonic seconds; constants are those of the specification."""
 
@@ -50,9 +55,10 @@ class BackPressure:
             return
         self._decay(now)
         self._failures = 0
-        sample = max(seconds, 0.0) / (size / _MIB)
-        self.ema = sample if not self._count else self.ema + _ALPHA * (sample - self.ema)
         self._count += 1
+        # A mean at first, so that one slow store after the start does not count for many.
+        share = _ALPHA if self._count > _WARM_UP else 1 / self._count
+        self.ema += share * (max(seconds, 0.0) / (size / _MIB) - self.ema)
         self._seen_at = now
         self._judge(now)
 
@@ -87,7 +93,8 @@ class BackPressure:
         return True
 
     def _decay(self, now: float) -> None:
-        if self._seen_at is not None and now > self._seen_at:
+        """Forget with time, but only while stores are dropped: else rare slow ones go unseen."""
+        if self.pressed and self._seen_at is not None and now > self._seen_at:
             self.ema *= 0.5 ** ((now - self._seen_at) / _IDLE_HALF_LIFE_SECONDS)
             self._seen_at = now
 

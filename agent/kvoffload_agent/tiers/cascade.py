@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvoffload_agent.tiers.backpressure import BackPressure, marks_of
 from kvoffload_agent.tiers.host import Grant, HostTier
 from kvoffload_agent.tiers.policy.base import KeyRun
 from kvoffload_agent.tiers.request import PoolRequest
@@ -23,13 +24,27 @@ class _Job:
     slots: Slots
     keys: list[Key]
     load: bool
+    began: float
 
 
 class Below:
-    """The secondary tiers of a pool and the transfers between them and host memory."""
+    """The secondary tiers of a pool and the transfers between them and host memory.
 
-    def __init__(self, host: HostTier, tiers: Sequence[SecondaryTier]) -> None:
+    ``now``: monotonic seconds, as whoever calls last said.
+    ``pressure``: of each tier, if it is measured whether it keeps up.
+    ``dropped``: chunks that were not handed to each tier because it did not.
+    """
+
+    def __init__(
+        self, host: HostTier, tiers: Sequence[SecondaryTier], *, slot_bytes: int = 0
+    ) -> None:
         self.tiers = list(tiers)
+        self.now = 0.0
+        self.pressure = [
+            BackPressure(marks_of(tier.locality)) if slot_bytes else None for tier in tiers
+        ]
+        self.dropped = [0] * len(tiers)
+        self._slot_bytes = slot_bytes
         self.all = tuple(range(len(self.tiers)))
         self.request_level = any(tier.request_level for tier in self.tiers)
         self._host = host
@@ -126,14 +141,19 @@ class Below:
 
     def absorb(self) -> None:
         """Take in what tiers finished."""
+        self._take_in(measured=True)
+
+    def _take_in(self, *, measured: bool) -> None:
         for tier in self.tiers:
             for finished in tier.poll():
-                self._absorb(finished)
+                job = self._jobs.pop(finished.job, None)
+                if job is None:
+                    continue
+                if measured:
+                    self._measure(job, finished)
+                self._ended(job, finished)
 
-    def _absorb(self, finished: Finished) -> None:
-        job = self._jobs.pop(finished.job, None)
-        if job is None:
-            return
+    def _ended(self, job: _Job, finished: Finished) -> None:
         if not job.load:
             self._host.unpin(job.slots)
             return
@@ -149,6 +169,21 @@ class Below:
             for key in job.keys:
                 if key not in arrived:
                     job.request.origins.pop(key, None)
+
+    def _measure(self, job: _Job, finished: Finished) -> None:
+        """Take a store as a sign of whether its tier keeps up (6.10)."""
+        pressure = self.pressure[job.tier]
+        if pressure is None or job.load:
+            return
+        if finished.success:
+            size, seconds = finished.size, finished.seconds
+            pressure.completed(
+                size=len(job.slots) * self._slot_bytes if size is None else size,
+                seconds=self.now - job.began if seconds is None else seconds,
+                now=self.now,
+            )
+        elif self.tiers[job.tier].medium == "storage":
+            pressure.failed(now=self.now)
 
     def _retry(self, request: PoolRequest) -> None:
         for number, keys in list(request.parked.items()):
@@ -182,7 +217,8 @@ class Below:
         """
         for tier in self.tiers:
             tier.drain()
-        self.absorb()
+        # What was cut short says nothing of a tier's speed.
+        self._take_in(measured=False)
         waiting = [slot for items in self._promotions.values() for _, slot in items]
         return np.array(waiting, dtype=np.int64)
 
@@ -197,6 +233,10 @@ class Below:
         self._parked = {}
 
     def _store(self, number: int, request: PoolRequest, keys: list[Key], slots: Slots) -> None:
+        pressure = self.pressure[number]
+        if pressure is not None and pressure.drops(self.now):
+            self.dropped[number] += len(slots)
+            return
         self._host.pin(slots)
         job = self._job(number, request, keys, slots, load=False)
         self.tiers[number].submit_store(job, request.number, keys, slots)
@@ -206,5 +246,7 @@ class Below:
     ) -> int:
         job = self._next_job
         self._next_job += 1
-        self._jobs[job] = _Job(tier=number, request=request, slots=slots, keys=keys, load=load)
+        self._jobs[job] = _Job(
+            tier=number, request=request, slots=slots, keys=keys, load=load, began=self.now
+        )
         return job

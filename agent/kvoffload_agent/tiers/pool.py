@@ -67,9 +67,12 @@ class PartitionPool:
         tiers: Below it, in the order in which they are asked.
         allow_undeclared: Take tiers that do not say what they are, and let them pass any filter,
             as vLLM does. For replaying what vLLM decided, nothing else.
+        slot_bytes: Bytes of a chunk on all ranks, by which it is measured whether a tier keeps up;
+            stores to one that does not are dropped (6.10). 0: nothing is measured or dropped.
 
     Raises:
         UndeclaredTierError: a tier's medium or locality is none that a filter can name.
+        ValueError: ``slot_bytes`` is negative.
     """
 
     def __init__(
@@ -78,11 +81,14 @@ class PartitionPool:
         *,
         tiers: Sequence[SecondaryTier] = (),
         allow_undeclared: bool = False,
+        slot_bytes: int = 0,
     ) -> None:
         if not allow_undeclared:
             check_declared(tiers)
+        if slot_bytes < 0:
+            raise ValueError(f"a chunk can't have {slot_bytes} bytes")
         self.host = HostTier(config or HostConfig())
-        self.below = Below(self.host, tiers)
+        self.below = Below(self.host, tiers, slot_bytes=slot_bytes)
         self._clients: set[Client] = set()
         self._next_request = 0
         self._evicted_told = 0
@@ -208,6 +214,10 @@ class PartitionPool:
         self.below.settle(request)
 
     # --- time --------------------------------------------------------------------------------
+
+    def advance(self, now: float) -> None:
+        """It is ``now``, in monotonic seconds; an earlier time than before is ignored."""
+        self.below.now = max(self.below.now, now)
 
     def absorb(self, client: Client) -> None:
         """Take in the transfers that tiers have finished."""

@@ -24,11 +24,17 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A transfer ended. ``arrived``: of a load, the keys that did; None = all if ``success``."""
+    """A transfer ended. ``arrived``: of a load, the keys that did; None = all if ``success``.
+
+    ``size``: bytes that a store moved, less than its slots hold if some chunks were there before;
+    None = all. ``seconds``: how long it took; None = from its submission to the report.
+    """
 
     job: int
     success: bool
     arrived: frozenset[Key] | None = None
+    size: int | None = None
+    seconds: float | None = None
 
 
 # A tier says what it is as requests do, in lower case.

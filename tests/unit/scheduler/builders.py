@@ -57,8 +57,14 @@ def hashes_of(name: int, count: int) -> list[bytes]:
 class AskedPool(PartitionPool):
     """Remembers which keys were asked for."""
 
-    def __init__(self, config: HostConfig | None = None, *, tiers: Sequence[StubTier] = ()) -> None:
-        super().__init__(config, tiers=tiers)
+    def __init__(
+        self,
+        config: HostConfig | None = None,
+        *,
+        tiers: Sequence[StubTier] = (),
+        slot_bytes: int = 0,
+    ) -> None:
+        super().__init__(config, tiers=tiers, slot_bytes=slot_bytes)
         self.asked: list[Key] = []
 
     def find(self, client: Client, group: int, hashes: Sequence[bytes]) -> Slots:
@@ -115,11 +121,12 @@ class World:
         host: HostConfig | None = None,
         sync_budget: int = 0,
         bytes_per_token: int = 0,
+        slot_bytes: int = 0,
     ) -> None:
         self.per_hash = per_hash or math.gcd(*(group.tokens_per_block for group in groups))
         self.tokens = tokens
         self.tiers = list(tiers) or [StubTier()]
-        self.pool = AskedPool(host, tiers=self.tiers if tiers else ())
+        self.pool = AskedPool(host, tiers=self.tiers if tiers else (), slot_bytes=slot_bytes)
         self.pool.add_slots(slots)
         self.config = SchedulerConfig(
             groups=groups,

@@ -59,3 +59,22 @@ def test_over_many_stores_the_rate_is_what_is_dropped(seconds: float, count: int
     rate = pressure.rate(0.0)
     assert 0 <= rate <= 1
     assert abs(sum(pressure.drops(0.0) for _ in range(count)) - rate * count) <= 1.0001
+
+
+def test_the_first_ten_stores_count_as_their_mean() -> None:
+    pressure = BackPressure()
+    pressure.completed(size=MIB, seconds=0.09, now=0.0)
+    for _ in range(9):
+        pressure.completed(size=MIB, seconds=0.0, now=0.0)
+    assert pressure.ema == pytest.approx(0.009)
+    assert not pressure.drops(0.0)
+    pressure.completed(size=MIB, seconds=1.009, now=0.0)
+    assert pressure.ema == pytest.approx(0.009 + 0.15)
+
+
+def test_rare_stores_are_remembered_as_long_as_none_is_dropped() -> None:
+    pressure = BackPressure()
+    for at in range(10):
+        pressure.completed(size=MIB, seconds=0.02, now=60.0 * at)
+    assert pressure.drops(540.0) is False
+    assert pressure.drops(540.0) is True
