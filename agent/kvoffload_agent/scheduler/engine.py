@@ -156,6 +156,7 @@ class EngineScheduler:
         self.pool.pin(state.pool_request, runs, [load.slots for load in loads])
         self.client.give_up(handle)
         state.loaded = True
+        state.waiting_since = None
         if not self._request_level:
             for group in self.geometry.groups:
                 state.next_store[group.number] = -(-end // group.chunk)

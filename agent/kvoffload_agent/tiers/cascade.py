@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +16,10 @@ from kvoffload_agent.tiers.secondary import Finished, SecondaryTier, Verdict
 from kvoffload_agent.tiers.slots import READY, Slots
 
 Key = tuple[int, bytes]
+
+# One scan begins all the promotions that it needs; more rounds come from chunks that others evict,
+# from transfers that fail, and from groups that have to agree on another end.
+MAX_ROUNDS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,16 +71,31 @@ class Below:
 
     # --- up ----------------------------------------------------------------------------------
 
-    def lookup(self, request: PoolRequest, run: KeyRun, *, blocked: Slots) -> Verdict:
-        """Ask the allowed tiers in order for the one key of ``run``; a hit is promoted."""
+    def lookup(
+        self, request: PoolRequest, run: KeyRun, *, blocked: Slots, found: Sequence[Slots] = ()
+    ) -> Verdict:
+        """Ask the allowed tiers in order for the one key of ``run``; a hit is promoted.
+
+        In vLLM a request whose prompt does not fit into host memory waits for ever: promoting its
+        tail evicts its head, which is then promoted again (recorded, in cases in which no time
+        passes). So a ``firm`` request evicts nothing of what the same query ``found``, and waits
+        for its own promotions before it takes no for an answer. As others may evict what it found,
+        too, it gets ``MAX_ROUNDS`` of promotions; what is not there then is missing.
+        """
         key = (run.group, run.hashes[0])
         answer = Verdict.MISS
         for number in request.load_tiers:
             verdict = self.tiers[number].lookup(request.number, key)
             if verdict is Verdict.HIT:
-                grant = self._host.offer(request.scratch, [run], blocked=blocked)
+                grant = None
+                if request.firm:
+                    blocked = np.concatenate([blocked, *found])
+                if not request.firm or request.rounds < MAX_ROUNDS:
+                    grant = self._host.offer(request.scratch, [run], blocked=blocked)
                 if grant is None:
-                    return Verdict.MISS
+                    waits = request.firm and request.promoting
+                    return Verdict.RETRY if waits else Verdict.MISS
+                request.promoting += 1
                 slot = int(grant.slots[0][0])
                 self._promotions.setdefault((number, request), []).append((key, slot))
                 request.origins[key] = number
@@ -93,6 +113,8 @@ class Below:
     def _submit_promotions(self) -> None:
         """Begin promotions, one job for each (tier, request)."""
         promotions, self._promotions = self._promotions, {}
+        for request in {request: None for _, request in promotions}:
+            request.rounds += request.firm
         for (number, request), items in promotions.items():
             keys = [key for key, _ in items]
             slots = np.array([slot for _, slot in items], dtype=np.int64)
@@ -157,6 +179,7 @@ class Below:
         if not job.load:
             self._host.unpin(job.slots)
             return
+        job.request.promoting -= len(job.keys)
         if finished.success:
             self._host.written(job.slots)
             return
@@ -224,8 +247,9 @@ class Below:
 
     def reset(self) -> None:
         """Every chunk is gone."""
-        for _, request in self._promotions:
+        for (_, request), items in self._promotions.items():
             request.origins.clear()
+            request.promoting -= len(items)
         self._promotions = {}
         for request in self._parked:
             request.parked = {}

@@ -148,16 +148,22 @@ class PartitionPool:
         return self.host.index.find(group, hashes)
 
     def below_host(
-        self, client: Client, request: PoolRequest, group: int, key: bytes, position: int
+        self,
+        client: Client,
+        request: PoolRequest,
+        run: KeyRun,
+        *,
+        found: Sequence[Slots] = (),
     ) -> Verdict:
-        """Ask the secondary tiers for a key that host memory has not.
+        """Ask the secondary tiers for the one key of ``run``, which host memory has not.
 
-        A hit is promoted: ``PENDING`` if a slot could be had for it, else ``MISS``.
+        A hit is promoted: ``PENDING`` if a slot could be had for it, else ``MISS``. ``found``: what
+        the scan has seen in host memory before.
         """
         if client.fenced or not request.load_tiers:
             return Verdict.MISS
-        run = KeyRun(group=group, hashes=[key], positions=np.array([position]))
-        return self.below.lookup(request, run, blocked=self._leased_by_others(client))
+        blocked = self._leased_by_others(client)
+        return self.below.lookup(request, run, blocked=blocked, found=found)
 
     def pin(self, request: PoolRequest, runs: Sequence[KeyRun], slots: Sequence[Slots]) -> None:
         """Keep chunks while they are loaded.
@@ -171,6 +177,7 @@ class PartitionPool:
         for run, at in zip(runs, slots, strict=True):
             self.host.observe(request.scratch, run, at)
             self.host.pin(at)
+        request.firm, request.rounds = False, 0
 
     def unpin(self, slots: Slots, *, success: bool) -> None:
         """A load ended; if its copy failed, nobody shall read these chunks again."""

@@ -14,6 +14,9 @@ class PoolRequest:
     """``number`` is unique in the pool. ``load_tiers``, ``store_tiers``: allowed secondary tiers.
 
     ``origins``: keys whose promotion this request began, and from which tier.
+    ``firm``: it has waited already, so promotions for it evict nothing that it needs itself.
+    ``rounds``: steps at whose end promotions for it began since then. ``promoting``: chunks whose
+    promotion for it was found and has not ended.
     ``writing``: accepted offers whose copies run. ``parked``: keys, by tier, that a request-level
     tier shall have as soon as they are written. ``finished``: no more will be offered.
     """
@@ -23,6 +26,9 @@ class PoolRequest:
     store_tiers: tuple[int, ...]
     scratch: Scratch = field(default_factory=Scratch)
     origins: dict[Key, int] = field(default_factory=dict)
+    firm: bool = False
+    rounds: int = 0
+    promoting: int = 0
     writing: int = 0
     parked: dict[int, list[Key]] = field(default_factory=dict)
     finished: bool = False

@@ -60,6 +60,8 @@ class Matcher:
         if state.skip_reading or self._timed_out(state, now):
             limit = "" if state.skip_reading else LOAD_TIMEOUT
             return MatchResult(tokens=0, load_async=False, limited_by=limit)
+        since = state.waiting_since
+        state.pool_request.firm = since is not None and now > since
         lookup = Lookup(self._pool, self._client, state)
         chunks = ChunkLookup(self._geometry, state, lookup, max_new=max_new)
         hit = self._with_tail(state, chunks.run(), lookup, max_new)

@@ -9,9 +9,10 @@ import numpy as np
 
 from kvoffload_agent.scheduler.geometry import Group
 from kvoffload_agent.scheduler.request import RequestState
+from kvoffload_agent.tiers.policy.base import KeyRun
 from kvoffload_agent.tiers.pool import Client, PartitionPool
 from kvoffload_agent.tiers.secondary import Verdict
-from kvoffload_agent.tiers.slots import READY
+from kvoffload_agent.tiers.slots import READY, Slots
 
 # A miss near the start must not cost a look at the whole prompt; each batch costs a few calls.
 _FIRST_BATCH: Final = 64
@@ -27,20 +28,29 @@ class Lookup:
         self._state = state
         self._table = pool.host.table
         self._tiered = bool(pool.below.tiers)
+        self._found: list[Slots] = []
 
     def ask(self, group: Group, key: bytes, position: int) -> Verdict:
         """Return what is known of one key; a promotion may begin."""
         slot = int(self._pool.find(self._client, group.number, [key])[0])
         if slot >= 0:
+            self._keep(np.array([slot]))
             return Verdict.HIT if self._table.refs[slot] >= READY else Verdict.PENDING
         return self._ask_below(group, key, position)
 
-    def _ask_below(self, group: Group, key: bytes, position: int) -> Verdict:
+    def _ask_below(self, group: Group, key: bytes, position: int, *seen: Slots) -> Verdict:
+        """Ask the tiers below. ``seen``: slots of this scan, besides those that are kept."""
         if not self._tiered:
             return Verdict.MISS
+        run = KeyRun(group=group.number, hashes=[key], positions=np.array([position]))
         return self._pool.below_host(
-            self._client, self._state.pool_request, group.number, key, position
+            self._client, self._state.pool_request, run, found=[*self._found, *seen]
         )
+
+    def _keep(self, slots: Slots) -> None:
+        """Remember what was found: this query's promotions shall not evict it."""
+        if self._tiered and len(slots):
+            self._found.append(slots)
 
     def prefix(self, group: Group, keys: Sequence[bytes], first: int) -> int | None:
         """Return how many keys from the first on are hits; None = ask again.
@@ -56,6 +66,7 @@ class Lookup:
             version, base = self._table.version, done
             done, size = base + len(slots), size * _GALLOP
             if not np.count_nonzero(self._table.refs.take(slots) < READY):
+                self._keep(slots)
                 continue
             absent = (slots < 0).nonzero()[0]
             hits = slots[: absent[0]] if len(absent) else slots
@@ -63,12 +74,15 @@ class Lookup:
                 deferred = True
             for at in absent.tolist():
                 position = (first + base + at + 1) * group.chunk
-                if self._ask_below(group, keys[base + at], position) is Verdict.MISS:
+                verdict = self._ask_below(group, keys[base + at], position, slots[:at])
+                if verdict is Verdict.MISS:
+                    self._keep(slots[:at])
                     return None if deferred else base + at
                 deferred = True
                 if self._table.version != version:  # a promotion may have evicted what was found
                     done, size = base + at + 1, _FIRST_BATCH
                     break
+            self._keep(slots[: done - base])
         return None if deferred else done
 
     def window(
@@ -112,12 +126,16 @@ class Lookup:
             version = self._table.version
             known = np.where(self._table.refs[slots] >= READY, Verdict.HIT, Verdict.PENDING)
             known[slots < 0] = Verdict.MISS
-            for verdict in known[::-1].tolist():
-                end -= 1
-                if verdict != Verdict.MISS:
-                    yield verdict
-                    continue
-                yield self._ask_below(group, keys[end], (first + end + 1) * group.chunk)
-                if self._table.version != version:  # a promotion may have evicted what was found
-                    batch = size
-                    break
+            try:
+                for verdict in known[::-1].tolist():
+                    end -= 1
+                    if verdict != Verdict.MISS:
+                        yield verdict
+                        continue
+                    position = (first + end + 1) * group.chunk
+                    yield self._ask_below(group, keys[end], position, slots[end - low + 1 :])
+                    if self._table.version != version:  # a promotion may have evicted a hit
+                        batch = size
+                        break
+            finally:  # also where the caller has seen enough
+                self._keep(slots[end - low :])
