@@ -38,8 +38,9 @@ SCOPE = (
     "kvoffload_api/resolution/request.py",
 )
 TESTS = ("scheduler", "tiers", "docs", "api", "reports")
-# These look at files of the repository that a mutant has nothing to do with.
+# These look at files of the repository, or at a tier, that a mutant has nothing to do with.
 LEFT_OUT = (
+    "tests/unit/tiers/disk",
     "tests/unit/reports/test_every_row_has_one_test.py",
     "tests/unit/api/test_crds.py",
     "tests/unit/api/test_reference.py",
@@ -125,8 +126,8 @@ def prepare(folder: Path, origin: Path, *, only: Sequence[str]) -> None:
     # mutmut copies over what lies there, but no test may outlive its file.
     for copied in ("tests", "docs"):
         shutil.rmtree(folder / "mutants" / copied, ignore_errors=True)
-    for path in LEFT_OUT:
-        (folder / path).unlink()
+    for path in (folder / each for each in LEFT_OUT):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     for each in [folder / "tests", *(folder / "tests").rglob("*")]:
         if each.is_dir() and each.name != "data":
             (each / "__init__.py").touch()
