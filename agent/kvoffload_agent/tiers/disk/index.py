@@ -146,13 +146,14 @@ class DiskIndex:
         self._bytes -= pack.bytes
         self._kept[pack.bucket] -= pack.bytes
         self._leaving[pack.name] = pack
-        chunks = self._chunks[pack.folder]
+        # None where an earlier pack had every chunk of this one too, and left.
+        chunks = self._chunks.get(pack.folder, {})
         for key in pack.keys:
             place = chunks.get(key)
             if place is not None and place.pack is pack:
                 del chunks[key]
         if not chunks:
-            del self._chunks[pack.folder]
+            self._chunks.pop(pack.folder, None)
         return True
 
     def removed(self, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.unit.tiers.disk.harness import Disk, Slab, key, slots
 
@@ -126,6 +126,7 @@ async def test_the_file_systems_reserve_is_left_free(life: Life, slab: Slab) -> 
         max_size=40,
     )
 )
+@example([("b", 0, 1, False), ("b", 0, 1, False), ("a", 0, 1, True), ("a", 0, 1, True)])
 def test_the_index_counts_what_it_holds(
     steps: list[tuple[str, int, int, bool]],
 ) -> None:
