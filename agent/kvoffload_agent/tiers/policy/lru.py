@@ -46,7 +46,7 @@ class LeastRecentlyUsed:
         mask = scratch.add(run, seen) & (slots >= 0)
         if run.positions is None or not mask.any():
             return
-        ranks = self._rank_of(own) - _offsets(run)
+        ranks = self._rank_of(own) - run.positions
         self._set(slots[mask], ranks[mask], raise_only=True)
 
     def insert(self, scratch: Scratch, run: KeyRun, slots: Slots) -> None:
@@ -55,7 +55,7 @@ class LeastRecentlyUsed:
         if run.positions is None:
             self._set(slots, self._fresh(len(slots)))
         else:
-            self._set(slots, self._rank_of(own) - _offsets(run))
+            self._set(slots, self._rank_of(own) - run.positions)
 
     def victims(self, count: int, *, blocked: Mask) -> Slots | None:
         """Return the evictable slots of the smallest ranks; equal ranks by hash, then group."""
@@ -128,9 +128,3 @@ class LeastRecentlyUsed:
             ranks = np.maximum(self._ranks[slots], ranks)
         self._ranks[slots] = ranks
         self._queue.note(slots)
-
-
-def _offsets(run: KeyRun) -> NDArray[np.int64]:
-    if run.positions is None:
-        return np.zeros(len(run.hashes), dtype=np.int64)
-    return run.positions
