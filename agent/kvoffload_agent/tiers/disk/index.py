@@ -31,6 +31,8 @@ class Pack:
     keys: Sequence[Key]
     sums: Sequence[int]
     readers: int = 0
+    number: int = 0
+    """Given by the index."""
 
 
 class Place(NamedTuple):
@@ -40,12 +42,20 @@ class Place(NamedTuple):
     at: int
 
 
+# A place as one number: chunks of a pack have so many bits, the number of the pack the others.
+_CHUNK_BITS: Final = 32
+
+
 class DiskIndex:
     """All packs of a disk, coldest first. ``folder`` names a partition."""
 
     def __init__(self) -> None:
         self._packs: OrderedDict[str, Pack] = OrderedDict()
-        self._chunks: dict[str, dict[Key, Place]] = {}
+        # Plain numbers: 100,000 objects more for the garbage collector to look at would hold the
+        # event loop for 100 ms.
+        self._chunks: dict[str, dict[Key, int]] = {}
+        self._numbered: dict[int, Pack] = {}
+        self._number = 0
         self._negative: OrderedDict[tuple[str, Key], float] = OrderedDict()
         self._reserved: Counter[str] = Counter()
         self._leaving: dict[str, Pack] = {}
@@ -88,7 +98,10 @@ class DiskIndex:
 
     def find(self, folder: str, key: Key) -> Place | None:
         """Return where a chunk is, None if it is not here."""
-        return self._chunks.get(folder, {}).get(key)
+        place = self._chunks.get(folder, {}).get(key)
+        if place is None:
+            return None
+        return Place(self._numbered[place >> _CHUNK_BITS], place & ((1 << _CHUNK_BITS) - 1))
 
     def find_pack(self, name: str) -> Pack | None:
         """Return a pack that may be served from, None if it is not here."""
@@ -127,13 +140,16 @@ class DiskIndex:
         """Take a file in. Chunks that are here already are found where they were."""
         assert pack.name not in self._packs
         self._packs[pack.name] = pack
+        self._number += 1
+        pack.number = self._number
+        self._numbered[pack.number] = pack
         if coldest:
             self._packs.move_to_end(pack.name, last=False)
         self._bytes += pack.bytes
         self._kept[pack.bucket] += pack.bytes
         chunks = self._chunks.setdefault(pack.folder, {})
-        for at, key in enumerate(pack.keys):
-            chunks.setdefault(key, Place(pack, at))
+        for place, key in enumerate(pack.keys, start=pack.number << _CHUNK_BITS):
+            chunks.setdefault(key, place)
             self._negative.pop((pack.folder, key), None)
 
     def begin_removal(self, pack: Pack) -> bool:
@@ -150,8 +166,9 @@ class DiskIndex:
         chunks = self._chunks.get(pack.folder, {})
         for key in pack.keys:
             place = chunks.get(key)
-            if place is not None and place.pack is pack:
+            if place is not None and place >> _CHUNK_BITS == pack.number:
                 del chunks[key]
+        del self._numbered[pack.number]
         if not chunks:
             self._chunks.pop(pack.folder, None)
         return True

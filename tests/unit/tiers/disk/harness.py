@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from kvoffload_agent.tiers.disk.io import Files
-from kvoffload_agent.tiers.disk.jobs import Account
+from kvoffload_agent.tiers.disk.jobs import Account, Owner
 from kvoffload_agent.tiers.disk.rows import SlotRows
 from kvoffload_agent.tiers.disk.store import DiskStore
 from kvoffload_agent.tiers.disk.tier import DiskTier
@@ -93,10 +93,12 @@ class Disk:
     def partition(self, namespace: str, fingerprint: str, bucket: str | None = None) -> DiskTier:
         return DiskTier(
             self.store,
-            namespace=namespace,
-            fingerprint=fingerprint,
-            ranks=self.slab.ranks,
-            row_bytes=self.slab.row_bytes,
+            owner=Owner(
+                namespace=namespace,
+                fingerprint=fingerprint,
+                ranks=self.slab.ranks,
+                row_bytes=self.slab.row_bytes,
+            ),
             memory=self.slab,
             account=lambda: Account(bucket or f"{namespace}/policy", self.capacity),
         )
