@@ -81,7 +81,9 @@ class ChunkLookup:
         chunk, local = group.chunk, self._state.local
         keys = self._state.keys[group.number]
         state.end = min(state.end, len(keys) * chunk)
-        if self._state.caps.max_load_tokens is not None:
+        # A recurrent state is there at ends of chunks only, and holds every token before: that of a
+        # later end is no state for this one. Finer chunks of other groups may have ended inside.
+        if group.align or self._state.caps.max_load_tokens is not None:
             state.end -= state.end % chunk
         if state.end - local < chunk:
             return False
