@@ -23,7 +23,9 @@ from kvoffload_agent.config.source import Source
 from kvoffload_agent.config.status import StatusWriter
 from kvoffload_agent.memory.arena import Arena
 from kvoffload_agent.memory.guard import headroom
+from kvoffload_agent.memory.pressure import Step
 from kvoffload_agent.memory.reader import SnapshotReader
+from kvoffload_agent.memory.relief import PressureLoop
 from kvoffload_agent.partitions.manager import PartitionManager
 from kvoffload_agent.scheduling import make_engine, make_pool
 from kvoffload_agent.server.decisions import Decisions
@@ -72,6 +74,14 @@ class Agent:
         self.arena = Arena(snapshot=self._snapshot)
         self.manager = PartitionManager(
             arena=self.arena, budget=self.budget, make_pool=make_pool, clock=time.monotonic
+        )
+        self.pressure = PressureLoop(
+            snapshot=self._snapshot,
+            arena=self.arena,
+            keeper=self.manager,
+            policy=self.budget,
+            clock=time.monotonic,
+            on_step=self._pressure_moved,
         )
         self._tasks = tasks
         self._running: set[asyncio.Task[None]] = set()
@@ -133,6 +143,9 @@ class Agent:
         self.hub.follow_policy()
         self.manager.wake()
 
+    def _pressure_moved(self, step: Step) -> None:
+        self.metrics.pressure.labels(step=type(step).__name__.lower()).inc()
+
     async def stop(self) -> None:
         """End every task and connection; memory may be closed once this returns."""
         running = list(self._running)
@@ -165,6 +178,7 @@ class Agent:
                 http = await stack.enter_async_context(serving(app, self.options.http))
             self.arena.reserved = self.source.budget.reserved_memory
             self.spawn(self.manager.run())
+            self.spawn(self.pressure.run())
             self.spawn(self.source.run(self.configuration_changed))
             self.spawn(measure_loop(self._gap.observe))
             self.spawn(accept_forever(listener, make=self.hub.accept))

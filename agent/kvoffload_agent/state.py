@@ -80,6 +80,7 @@ class Introspection:
                 "requested": figures.requested,
                 "mapped": figures.mapped,
                 "populated": figures.populated,
+                "ceiling": self.manager.ceiling,
                 "headroom": room.bytes,
                 "limit": room.limit,
                 "limited_by": room.limited_by,

@@ -8,6 +8,7 @@ in place. Nothing here raises: what cannot be read becomes a level's ``problem``
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -73,35 +74,60 @@ def read_levels(root: Path) -> tuple[tuple[Level, ...], tuple[str, ...]]:
         mounts = parse_mounts((root / "proc/self/mountinfo").read_text())
     except (OSError, UnicodeDecodeError) as error:
         return (), (f"the cgroup of this process is unknown: {error}",)
-    for version in (1, 2):
-        path = membership.get(version)
-        mount = next((mount for mount in mounts if mount.version == version), None)
-        if path is None or mount is None:
-            continue
-        levels = _chain(root, mount=mount, path=path)
+    for version, point, own in _groups(root, membership=membership, mounts=mounts):
+        levels = _chain(point, own=own, version=version)
         if levels:
             return levels, ()
     return (), ("no memory cgroup is visible",)
 
 
-def _chain(root: Path, *, mount: Mount, path: str) -> tuple[Level, ...]:
-    point = root / mount.point.lstrip("/")
-    relative = _below(path, mount.root)
-    # A path outside the mount's root (a container with the host's hierarchy hidden) shows the
-    # process's group at the mount point itself.
-    own = point if relative is None else point / relative
-    if not own.is_dir():
-        own = point
+def own_groups(root: Path) -> tuple[int, tuple[Path, ...]]:
+    """Return the version and the folders of the visible groups, the own one first.
+
+    ``(0, ())`` if there is none; never raises.
+    """
+    try:
+        membership = parse_membership((root / "proc/self/cgroup").read_text())
+        mounts = parse_mounts((root / "proc/self/mountinfo").read_text())
+    except (OSError, UnicodeDecodeError):
+        return 0, ()
+    for version, point, own in _groups(root, membership=membership, mounts=mounts):
+        file = "memory.limit_in_bytes" if version == 1 else "memory.max"
+        folders = [own, *own.parents]
+        visible = folders[: folders.index(point) + 1]
+        if found := tuple(group for group in visible if (group / file).exists()):
+            return version, found
+    return 0, ()
+
+
+def _groups(
+    root: Path, *, membership: dict[int, str], mounts: list[Mount]
+) -> Iterator[tuple[int, Path, Path]]:
+    """Return (version, mount point, own group) of each hierarchy this process is in."""
+    for version in (1, 2):
+        path = membership.get(version)
+        mount = next((mount for mount in mounts if mount.version == version), None)
+        if path is None or mount is None:
+            continue
+        point = root / mount.point.lstrip("/")
+        relative = _below(path, mount.root)
+        # A path outside the mount's root (a container with the host's hierarchy hidden) shows the
+        # process's group at the mount point itself.
+        own = point if relative is None else point / relative
+        yield version, point, own if own.is_dir() else point
+
+
+def _chain(point: Path, *, own: Path, version: int) -> tuple[Level, ...]:
     levels = []
     group = own
     while True:
         shown = "/" + str(group.relative_to(point)) if group != point else "/"
-        if (level := _read(group, shown=shown, version=mount.version)) is not None:
+        if (level := _read(group, shown=shown, version=version)) is not None:
             levels.append(level)
         if group == point:
             break
         group = group.parent
-    if mount.version == 1 and levels:
+    if version == 1 and levels:
         levels.extend(_hidden_v1(own, levels))
     return tuple(levels)
 

@@ -87,7 +87,7 @@ def headroom(snapshot: Snapshot, *, reserved: int = 0) -> Headroom:
         free = level_headroom(level, reserved=keep)
         if tightest is None or free < tightest.bytes:
             tightest = Headroom(
-                bytes=free, limited_by=level.problem or _name(level), limit=level.limit
+                bytes=free, limited_by=level.problem or level.name, limit=level.limit
             )
     if tightest is None:
         return Headroom(bytes=0, limited_by="no memory limit or figure is readable", limit=None)
@@ -119,10 +119,3 @@ def decide(snapshot: Snapshot, wanted: int, budget: int | None, *, reserved: int
             limited_by=limited_by,
         )
     return Shrink(bytes=free, limited_by=limited_by)
-
-
-def _name(level: Level) -> str:
-    if not level.version:
-        return level.path
-    what = "memory.high" if level.high else "memory limit"
-    return f"{what} of cgroup {level.path} (v{level.version})"

@@ -29,6 +29,14 @@ class Level:
     high: bool = False
     problem: str = ""
 
+    @property
+    def name(self) -> str:
+        """What limits, for people."""
+        if not self.version:
+            return self.path
+        what = "memory.high" if self.high else "memory limit"
+        return f"{what} of cgroup {self.path} (v{self.version})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from kvoffload_agent.memory.arena import Arena
 from kvoffload_agent.memory.guard import POLICY_BUDGET, Refuse
+from kvoffload_agent.partitions.figures import Figures
 from kvoffload_agent.partitions.partition import (
     Geometry,
     Member,
@@ -25,24 +26,14 @@ RETRY_SECONDS: Final = 5.0
 # A partition whose rows are all full wants more although nobody asks it: look once in a while.
 LOOK_SECONDS: Final = 0.25
 
+# ``limited_by`` where others on the node or in the cgroup need the memory.
+PRESSURE: Final = "memory pressure"
+
 _log = structlog.get_logger(__name__)
 
 
 class GeometryError(Exception):
     """An engine's geometry differs from that of its partition; its fingerprint must be wrong."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """Bytes of host memory: ``requested`` by policies, ``mapped`` and ``populated`` by segments.
-
-    ``refusal``: why a partition that wants more has none, None if none is refused.
-    """
-
-    requested: int
-    mapped: int
-    populated: int
-    refusal: Refuse | None
 
 
 class PartitionManager:
@@ -60,7 +51,9 @@ class PartitionManager:
         clock: Callable[[], float],
     ) -> None:
         self._arena = arena
-        self._budget = budget
+        self._policy = budget
+        self.ceiling: int | None = None
+        """Bytes that all segments may have together while memory is short; None: no bound."""
         self._make_pool = make_pool
         self._clock = clock
         self._partitions: dict[PartitionKey, Partition] = {}
@@ -154,6 +147,11 @@ class PartitionManager:
             self._arena.close(row)
         _log.info("idle partition closed", partition=str(partition.key))
 
+    def _budget(self) -> int:
+        """Return the bytes that all segments may have: policy's, or less under pressure."""
+        policy = self._policy()
+        return policy if self.ceiling is None else min(policy, self.ceiling)
+
     # --- growth ----------------------------------------------------------------------------
 
     async def _grow(self, partition: Partition) -> None:
@@ -167,8 +165,9 @@ class PartitionManager:
             budget=self._allowed(partition),
         )
         if isinstance(outcome, Refuse):
+            outcome = self._named(outcome)
             partition.retry_at = self._clock() + RETRY_SECONDS
-            if outcome.limited_by == POLICY_BUDGET and partition.rows:
+            if outcome.limited_by in (POLICY_BUDGET, PRESSURE) and partition.rows:
                 # A cache that has grown to its budget is as it should be.
                 partition.refusal = None
                 return
@@ -185,6 +184,16 @@ class PartitionManager:
         for member in list(partition.members):
             member.send_map(outcome)
         self.admit(partition)
+
+    def _named(self, refusal: Refuse) -> Refuse:
+        """Name pressure, not policy, where it is what is short."""
+        if refusal.limited_by != POLICY_BUDGET or self._budget() == self._policy():
+            return refusal
+        return replace(
+            refusal,
+            reason=f"memory is short: all may have {self.ceiling} bytes until it is free again",
+            limited_by=PRESSURE,
+        )
 
     def _allowed(self, partition: Partition) -> int:
         """Return the bytes that this partition may still take under policy."""
@@ -233,8 +242,12 @@ class PartitionManager:
             bucket = sum(other.kept for other in active if other.bucket == part.bucket)
             if part.capacity is not None and bucket > part.capacity:
                 self._give_up(part, reason="capacity of the policy")
-        if sum(part.kept for part in self._partitions.values()) > self._budget():
-            self._give_up(max(active, key=_kept, default=None), reason="budget of the node")
+        if self._kept() > self._budget():
+            reason = "budget of the node" if self._budget() == self._policy() else PRESSURE
+            # All at once: the kernel does not wait for one segment after the other.
+            while self._kept() > self._budget():
+                if not self._give_up(max(active, key=_kept, default=None), reason=reason):
+                    break
         elif (starved := self._starved(active)) is not None:
             largest = max(active, key=_kept)
             if largest.kept > self._budget() // len(active) and not largest.leaving:
@@ -251,9 +264,14 @@ class PartitionManager:
                 return part
         return None
 
-    def _give_up(self, partition: Partition | None, *, reason: str) -> None:
-        if partition is not None and partition.give_up_row():
-            _log.info("segments are given up", partition=str(partition.key), reason=reason)
+    def _kept(self) -> int:
+        return sum(part.kept for part in self._partitions.values())
+
+    def _give_up(self, partition: Partition | None, *, reason: str) -> bool:
+        if partition is None or not partition.give_up_row():
+            return False
+        _log.info("segments are given up", partition=str(partition.key), reason=reason)
+        return True
 
     def _settle(self) -> None:
         for partition in self._partitions.values():
@@ -266,7 +284,7 @@ class PartitionManager:
 
     def _requested(self) -> int:
         """Return what the policies of the present partitions ask for, within the node's budget."""
-        budget = self._budget()
+        budget = self._policy()
         buckets: dict[str, int] = {}
         for part in self._partitions.values():
             wanted = budget if part.capacity is None else part.capacity

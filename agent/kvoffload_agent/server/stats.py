@@ -51,6 +51,9 @@ class Metrics:
         self.disconnected = self._counter(
             "disconnected", "Sessions that the agent ended", ["reason"]
         )
+        self.pressure = self._counter(
+            "pressure_steps", "Times that memory was given back or allowed again", ["step"]
+        )
 
         self.answers = Histogram(
             "kvoffload_answer_seconds",

@@ -236,3 +236,22 @@ async def test_the_guard_makes_the_first_segment_smaller() -> None:
         refusal = node.manager.figures.refusal
         assert refusal is not None
         assert "/a" in refusal.limited_by
+
+
+async def test_a_ceiling_under_pressure_is_met_at_once_and_named() -> None:
+    async with running(Node(budget=64 * MIB)) as node:
+        partition = node.attach(Engine())
+        await node.until(lambda: partition.slots > 0)
+        for _ in range(3):
+            before = partition.mapped
+            partition.pool.retire_slots(0, len(partition.space))
+            await node.until(lambda before=before: partition.mapped > before)  # type: ignore[misc]
+        node.manager.ceiling = 0
+        await node.until(lambda: node.arena.usage.mapped == 0)
+        await node.until(lambda: partition.refusal is not None)
+        assert partition.refusal is not None
+        assert partition.refusal.limited_by == "memory pressure"
+        assert node.manager.figures.requested == 64 * MIB, "policy asks for what it asked"
+        node.manager.ceiling = None
+        partition.retry_at = 0.0
+        await node.until(lambda: partition.slots > 0)
