@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this file is run by its path, and tools/ is a package of the root
 
+from tests.guest import packages as guest  # noqa: E402
 from tests.vllm.install import cannot_install  # noqa: E402
 
 from tools.progress import last_time, remember  # noqa: E402
@@ -111,6 +112,11 @@ LONG = (
         command=(PYTHON, "-m", "pytest", "-q", "-m", "long", "tests/integration"),
         cannot_run=needs_root,
     ),
+    Stage(
+        name="memory tests on cgroup v2, in a guest",
+        command=(PYTHON, "-m", "tests.guest"),
+        cannot_run=guest.cannot_run,
+    ),
 )
 SUITES: dict[str, tuple[Stage, ...]] = {
     "lint": LINT,
@@ -181,7 +187,7 @@ def report(suite: str, outcomes: Sequence[Outcome]) -> int:
     if suite == "test":
         print(
             "  not part of this: `make test-long` (all recorded cases, long property tests, "
-            "long integration tests) and `make bench`"
+            "long integration tests, cgroup v2 in a guest) and `make bench`"
         )
     failed = sum(outcome.exit_code not in (None, 0) for outcome in outcomes)
     passed = sum(outcome.exit_code == 0 for outcome in outcomes)

@@ -16,10 +16,12 @@ from tools.progress import step
 
 
 def main() -> int:
-    argparse.ArgumentParser(prog="python -m tests.guest", description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(prog="python -m tests.guest", description=__doc__)
+    parser.add_argument("-k", default="", metavar="EXPRESSION", help="only these, as for pytest")
+    arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return run()
+        return run(select=arguments.k)
     except packages.GuestError as error:
         print(f"guest: {error}", file=sys.stderr)
         return 2
@@ -27,7 +29,7 @@ def main() -> int:
         return 130
 
 
-def run() -> int:
+def run(*, select: str) -> int:
     reason = packages.cannot_run()
     if reason is not None:
         raise packages.GuestError(reason)
@@ -44,7 +46,7 @@ def run() -> int:
     with tempfile.TemporaryDirectory(prefix="kvoffload-guest-") as name:
         folder = Path(name)
         with step("guest's file system"):
-            disk = tree.build(unpacked, folder)
+            disk = tree.build(unpacked, folder, select=select)
         print("boot, and the tests in the guest ...", flush=True)
         code = machine.run(unpacked, disk, folder, tell=tell)
         if code:

@@ -6,6 +6,7 @@ import compileall
 import importlib.metadata
 import py_compile
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -32,8 +33,10 @@ FREE_MIB = 900
 PROGRAMS = ("sh", "mount", "cat", "mkdir", "poweroff", "sync", "echo")
 
 
-def build(packages: Path, folder: Path) -> Path:
+def build(packages: Path, folder: Path, *, select: str) -> Path:
     """Make the ext4 image in ``folder``; returns its path.
+
+    ``select``: pytest's expression of what to run, "" for everything.
 
     Raises:
         GuestError: mke2fs failed.
@@ -46,7 +49,9 @@ def build(packages: Path, folder: Path) -> Path:
         (root / "bin" / name).symlink_to("busybox")
     shutil.copy2(HERE / "init", root / "init")
     (root / "init").chmod(0o755)
-    (root / "init.env").write_text(f"PYTHON={python(root)}\nPROJECT={ROOT}\n")
+    (root / "init.env").write_text(
+        f"PYTHON={python(root)}\nPROJECT={ROOT}\nSELECT={shlex.quote(select)}\n"
+    )
     project(root)
     compile_all(root)
     return image(root, folder / "disk.img")

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from tests.harness.cgroups import ROOT, Group, version
+from tests.integration.agent.agent import Agent, eventually
+from tests.integration.agent.hungry import MIB, POLICY, Hungry
 
-MIB = 1 << 20
 pytestmark = pytest.mark.cgroup
+LIMIT = 512 * MIB
+# The agent's own margin below a limit is 64 MiB (``guard.MIN_MARGIN_BYTES``).
+MARGIN = 64 * MIB
+
+StartIn = Callable[[Group], tuple[Agent, Hungry]]
 
 
 @pytest.fixture
@@ -22,6 +30,22 @@ def groups() -> Iterator[list[Group]]:
     yield made
     for group in reversed(made):
         group.remove()
+
+
+@pytest.fixture
+def start_in(groups: list[Group]) -> Iterator[StartIn]:
+    with ExitStack() as stack:
+
+        def start(group: Group) -> tuple[Agent, Hungry]:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvo")))
+            agent = Agent(folder, wrapper=group.enter())
+            agent.write("default.yaml", POLICY)
+            stack.enter_context(agent)
+            engine = Hungry(agent)
+            stack.callback(engine.close)
+            return agent, engine
+
+        yield start
 
 
 def test_no_v1_hierarchy_is_mounted_and_pressure_is_reported() -> None:
@@ -48,3 +72,55 @@ def test_the_kernel_kills_who_fills_shared_memory_past_memory_max(groups: list[G
     assert groups[0].figure("memory.events", "max") > 0
     pressure = (groups[0].path / "memory.pressure").read_text()
     assert int(pressure.splitlines()[0].rpartition("total=")[2]) > 0
+
+
+def test_memory_high_below_memory_max_is_the_limit_and_is_never_reached(
+    groups: list[Group], start_in: StartIn
+) -> None:
+    groups.append(Group(LIMIT))
+    high = 320 * MIB
+    (groups[0].path / "memory.high").write_text(str(high))
+    agent, engine = start_in(groups[0])
+    engine.fill()
+    memory = agent.state()["memory"]
+    assert 64 * MIB < memory["mapped"] < high - MARGIN
+    assert "memory.high of cgroup" in memory["refusal"]["limited_by"]
+    assert groups[0].usage < high
+    assert groups[0].figure("memory.events", "high") == 0, "the agent was never throttled"
+    assert groups[0].oom_kills == 0
+
+
+def test_a_limit_on_an_ancestor_alone_holds(groups: list[Group], start_in: StartIn) -> None:
+    groups.append(Group(LIMIT))
+    groups.append(Group(None, parent=groups[0]))
+    groups.append(Group(None, parent=groups[1]))
+    agent, engine = start_in(groups[2])
+    engine.fill()
+    memory = agent.state()["memory"]
+    assert 200 * MIB < memory["mapped"] < LIMIT - MARGIN
+    # The agent names groups as they are below the hierarchy's root.
+    assert f"cgroup /{groups[0].path.name} " in memory["refusal"]["limited_by"]
+    assert groups[0].oom_kills == 0
+    assert groups[0].figure("memory.events", "max") == 0
+
+
+def test_a_limit_that_is_lowered_while_the_agent_runs_stops_its_growth(
+    groups: list[Group], start_in: StartIn
+) -> None:
+    groups.append(Group(LIMIT))
+    agent, engine = start_in(groups[0])
+
+    def grown() -> bool:
+        engine.fill(until_settled_seconds=0)
+        return bool(agent.state()["memory"]["mapped"])
+
+    eventually(grown, what="the first segment")
+    lowered = groups[0].usage + MARGIN + 16 * MIB
+    assert lowered < LIMIT - 64 * MIB, "there was room for more before"
+    groups[0].limit(lowered)
+    engine.fill()
+    memory = agent.state()["memory"]
+    assert groups[0].usage < lowered - MARGIN // 2
+    assert f"cgroup /{groups[0].path.name} " in memory["refusal"]["limited_by"]
+    assert groups[0].oom_kills == 0
+    assert agent.process.running

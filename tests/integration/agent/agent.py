@@ -16,9 +16,9 @@ from typing import Any, Self
 from tests.harness.processes import Process
 
 PROGRAM = Path(sys.executable).with_name("kvoffload-agent")
-# An emulated machine (``tests/guest``) needs longer.
+# An emulated machine (``tests/guest``) needs longer, for both.
 START_SECONDS = float(os.environ.get("KVOFFLOAD_TEST_START_SECONDS", "60"))
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = float(os.environ.get("KVOFFLOAD_TEST_WAIT_SECONDS", "20"))
 
 IDENTITIES = """
 identities:
@@ -67,7 +67,12 @@ class Agent:
         self.process.stop()
 
     def start(self) -> None:
-        """Start it and wait until it serves."""
+        """Start it and wait until it serves.
+
+        Raises:
+            NotReadyError: it ended, or did not serve in time; nothing of it runs on.
+        """
+        self._skip = len(self.log())
         self.process = Process(
             [
                 *self._wrapper, str(PROGRAM), "run", *self.source(),
@@ -76,10 +81,13 @@ class Agent:
             name="agent",
             log=self.folder / "agent.log",
         )  # fmt: skip
-        self._skip = len(self.log())
-        self.process.wait_until(
-            lambda: self._served() is not None, what="serving", deadline_seconds=START_SECONDS
-        )
+        try:
+            self.process.wait_until(
+                lambda: self._served() is not None, what="serving", deadline_seconds=START_SECONDS
+            )
+        except BaseException:
+            self.process.kill()
+            raise
         self.http = self._served() or ""
 
     def source(self) -> list[str]:

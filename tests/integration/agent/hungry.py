@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from tests.integration.agent.agent import Agent
 from tests.integration.agent.wire import Peer
 
 MIB = 1 << 20
+# Longer than the agent needs for one segment and a question to the guard. An emulated machine
+# (``tests/guest``) needs longer.
+SETTLE_SECONDS = float(os.environ.get("KVOFFLOAD_TEST_SETTLE_SECONDS", "2"))
 POLICY = """
 apiVersion: kvoffload.io/v1alpha1
 kind: ClusterKVOffloadPolicy
@@ -28,7 +32,7 @@ class Hungry:
         self.worker.join(key=token, token=token)
         self._handle = 0
 
-    def fill(self, *, until_settled_seconds: float = 2.0) -> None:
+    def fill(self, *, until_settled_seconds: float = SETTLE_SECONDS) -> None:
         """Map and store; end when memory has not grown for a while."""
         grown_at, mapped = time.monotonic(), 0
         while time.monotonic() < grown_at + until_settled_seconds:
