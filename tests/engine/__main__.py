@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
+import random
 import secrets
 import signal
 import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from tests.engine.engine import Engine, EngineOptions
+from tests.engine.probe import CopyProbe
 from tests.engine.stats import StatsFile
-from tests.engine.trace import read_trace
+from tests.engine.trace import TraceRequest, read_trace
 
 from kvoffload_client import ClientSettings
 
@@ -29,14 +34,17 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--trace", type=Path, default=DEFAULT_TRACE, help="Mooncake trace, JSON lines")
     add("--requests", type=int, default=200, help="use the first so many requests of the trace")
     add("--scale", type=int, default=8, help="divide all lengths by this (1, 2, 4, ... 32)")
+    add("--repeat", action="store_true", help="serve them for ever, shuffled, until SIGTERM")
     add("--shard", default="0/1", help="i/n: of these, serve every n-th request, from the i-th")
     add("--stats-file", type=Path, help="append statistics as a JSON line each 0.25 s")
+    add("--copies-file", type=Path, help="count begun and ended copies here, see probe.py")
     add("--blocks", type=int, default=1024, help="blocks of device memory")
     add("--layers", type=int, default=4)
     add("--layer-kib", type=int, default=32, help="KiB of one layer's block")
     add("--blocks-per-chunk", type=int, default=1)
     add("--concurrency", type=int, default=16, help="requests at a time")
     add("--tokens-per-step", type=int, default=2048)
+    add("--step-ms", type=float, default=0.0, help="a step with work takes at least so long")
     add("--params", type=json.loads, default=None, help="kv_transfer_params of every request, JSON")
     add("--token-file", "--namespace-token", default="", help="the ServiceAccount token's file")
     add("--seed", type=int, default=0, help="engines of different seeds share nothing")
@@ -65,6 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         layer_bytes=args.layer_kib * 1024,
         blocks_per_chunk=args.blocks_per_chunk,
         tokens_per_step=args.tokens_per_step,
+        step_seconds=args.step_ms / 1000,
         concurrency=args.concurrency,
         seed=args.seed,
         params=args.params,
@@ -72,6 +81,8 @@ def main(arguments: list[str] | None = None) -> int:
         poison=args.poison,
     )
     engine = Engine(settings=settings, options=options)
+    if args.copies_file is not None:
+        CopyProbe(args.copies_file).watch(engine.runner.worker)
     shard, shards = (int(part) for part in args.shard.split("/"))
     trace = read_trace(
         args.trace,
@@ -86,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not engine.start(timeout_seconds=args.connect_seconds) and args.need_agent:
             print(f"{args.name}: no agent at {args.socket}", file=sys.stderr)
             return 2
-        engine.run(trace, report)
+        engine.run(repeated(trace, seed=args.seed) if args.repeat else trace, report)
     except KeyboardInterrupt:
         return 130
     finally:
@@ -94,6 +105,16 @@ def main(arguments: list[str] | None = None) -> int:
         engine.close()
     print(json.dumps({"engine": args.name} | engine.stats.as_dict()))
     return 1 if engine.stats.mismatches else 0
+
+
+def repeated(trace: Iterable[TraceRequest], *, seed: int) -> Iterator[TraceRequest]:
+    """Yield the requests for ever, in each turn in another order and under names of their own."""
+    requests = list(trace)
+    dice = random.Random(seed)
+    for turn in itertools.count():
+        dice.shuffle(requests)
+        for request in requests:
+            yield replace(request, request_id=f"{request.request_id}/{turn}")
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

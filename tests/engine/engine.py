@@ -30,13 +30,17 @@ _IDLE_SECONDS = 0.001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """Sizes of the engine. ``tokens_per_step``: budget of chunked prefill and decode together."""
+    """Sizes of the engine. ``tokens_per_step``: budget of chunked prefill and decode together.
+
+    ``step_seconds``: what a step with work takes at least; a device's takes 10 to 50 ms.
+    """
 
     num_blocks: int = 1024
     num_layers: int = 4
     layer_bytes: int = 32 * 1024
     blocks_per_chunk: int = 1
     tokens_per_step: int = 2048
+    step_seconds: float = 0.0
     concurrency: int = 16
     seed: int = 0
     params: Any = None
@@ -125,12 +129,13 @@ class Engine:
                 more = arrival is not None
                 if arrival is not None:
                     self.add(arrival)
+            begun = time.monotonic()
             busy = self.step()
             self.stats.connected = self.session.ready
             if report is not None:
                 report.write(self.stats)
-            if not busy:
-                time.sleep(_IDLE_SECONDS)
+            took = time.monotonic() - begun
+            time.sleep(max(0.0, self.options.step_seconds - took) if busy else _IDLE_SECONDS)
         self.drain()
 
     def drain(self, *, timeout_seconds: float = 10.0) -> None:
