@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.reports.policy import POLICY, resolved
 from tests.unit.scheduler.builders import StubTier, World, full, sliding
-from tests.unit.scheduler.test_lookup_laws import Scene, scenes
+from tests.unit.scheduler.scenes import Scene, scenes
 
 from kvoffload_agent.scheduler.types import RequestCaps
 

@@ -2,84 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.scheduler.builders import StubTier, World
+from tests.unit.scheduler.scenes import Scene, scenes
 
-from kvoffload_agent.scheduler.geometry import ceil_div
-from kvoffload_agent.scheduler.types import GroupConfig, GroupKind, RequestCaps
-from kvoffload_agent.tiers.secondary import Verdict
-
-
-@dataclass(frozen=True)
-class Scene:
-    """A configuration, a prompt, and where each key of it is."""
-
-    groups: tuple[GroupConfig, ...]
-    per_hash: int
-    per_chunk: int
-    tokens: int
-    local: int
-    letters: tuple[str, ...]
-    max_new: int | None
-
-    def world(self, letters: tuple[str, ...] | None = None) -> World:
-        world = World(
-            *self.groups,
-            tokens=self.tokens,
-            per_hash=self.per_hash,
-            per_chunk=self.per_chunk,
-            tiers=[StubTier()],
-        )
-        for number, row in enumerate(letters or self.letters):
-            for hit, written in (("H", True), ("P", False)):
-                keys = [key for key, at in zip(world.hashes, row, strict=True) if at == hit]
-                world.put(number, keys, written=written)
-            for key, at in zip(world.hashes, row, strict=True):
-                if at == "R":
-                    world.tiers[0].answers[number, key] = Verdict.RETRY
-        return world
-
-    def hit(self, cap: int | None = None) -> int | None:
-        caps = RequestCaps(max_load_tokens=cap)
-        return self.world().ask(caps, local=self.local, max_new=self.max_new).tokens
-
-
-@st.composite
-def groups(draw: st.DrawFn, per_hash: int) -> GroupConfig:
-    kind = draw(st.sampled_from(GroupKind))
-    return GroupConfig(
-        kind=kind,
-        tokens_per_block=per_hash * draw(st.integers(1, 4)),
-        window=draw(st.integers(1, 40)),
-        eagle=kind in (GroupKind.FULL, GroupKind.SLIDING_WINDOW) and draw(st.booleans()),
-        extra_retained_tokens=draw(st.integers(0, 3)),
-    )
-
-
-@st.composite
-def scenes(draw: st.DrawFn, letters: str = "HHHHMPR") -> Scene:
-    per_hash = draw(st.sampled_from([1, 2, 4]))
-    found = draw(st.lists(groups(per_hash), min_size=1, max_size=3))
-    if draw(st.booleans()):
-        block = found[0].tokens_per_block
-        align = GroupConfig(kind=GroupKind.MAMBA, tokens_per_block=block, mamba_align=True)
-        found = [group for group in found if group.kind is GroupKind.FULL]
-        found = [replace(group, tokens_per_block=block) for group in found] + [align]
-    tokens = draw(st.integers(1, 60))
-    row = st.text(letters, min_size=tokens // per_hash, max_size=tokens // per_hash)
-    block = max(group.tokens_per_block for group in found)
-    return Scene(
-        groups=tuple(found),
-        per_hash=per_hash,
-        per_chunk=draw(st.integers(1, 3)),
-        tokens=tokens,
-        local=block * draw(st.integers(0, max(0, (tokens - 1) // block))),
-        letters=tuple(draw(row) for _ in found),
-        max_new=draw(st.none() | st.integers(0, 60)),
-    )
+from kvoffload_agent.scheduler.types import GroupKind, RequestCaps
 
 
 @given(scenes(), st.integers(0, 70))
@@ -119,10 +48,11 @@ def test_a_hit_ends_within_the_prompt_and_leaves_a_token_to_windows(scene: Scene
 
 @given(scenes())
 def test_only_a_key_that_is_not_ready_makes_a_request_wait(scene: Scene) -> None:
-    hit = scene.hit()
-    waits = any(letter in "PR" for row in scene.letters for letter in row)
+    world = scene.world()
+    hit = world.ask(local=scene.local, max_new=scene.max_new).tokens
+    letters = [dict(zip(world.hashes, row, strict=True)) for row in scene.letters]
     if hit is None:
-        assert waits
+        assert {letters[group][key] for group, key in world.pool.asked} & set("PR")
     ready = tuple(row.replace("P", "H") for row in scene.letters)
     sure = replace(scene, letters=ready).hit()
     if hit is not None and sure is not None:
@@ -136,6 +66,25 @@ def test_asking_again_gives_the_same_answer(scene: Scene) -> None:
     assert world.match(world.handle, local=scene.local, max_new=scene.max_new) == first
 
 
+@given(scenes(letters="HHHM"))
+def test_only_a_load_of_the_same_keys_makes_a_request_wait_that_finds_all_ready(
+    scene: Scene,
+) -> None:
+    world = scene.world()
+    hit = world.ask(local=scene.local).tokens
+    assert hit is not None
+    tables = scene.tables(world, scene.local + hit)
+    plan = world.alloc(world.handle, hit, tables).plan
+    world.idle()
+    other = world.request()
+    answer = world.match(other, local=scene.local).tokens
+    assert answer is None if plan is not None and plan.keys else answer == hit
+    assert (world.match(world.handle, local=scene.local).tokens is None) == (plan is not None)
+    if plan is not None:
+        world.done(plan)
+    assert world.match(other, local=scene.local).tokens == hit
+
+
 @given(scenes())
 def test_every_key_that_is_loaded_is_ready_and_every_block_has_its_chunk(scene: Scene) -> None:
     world = scene.world()
@@ -143,16 +92,7 @@ def test_every_key_that_is_loaded_is_ready_and_every_block_has_its_chunk(scene: 
     if not hit:
         return
     end = scene.local + hit
-    tables = []
-    for group in world.engine.geometry.groups:
-        size = ceil_div(end, group.tokens_per_block)
-        skipped = 0
-        if group.kind is GroupKind.SLIDING_WINDOW:
-            skipped = max(0, end - group.window_tokens + 1 - group.extra) // group.tokens_per_block
-        elif group.windowed:
-            skipped = size - 1
-        skipped = max(skipped, scene.local // group.tokens_per_block)
-        tables.append([0] * skipped + world.new_blocks(size - skipped))
+    tables = scene.tables(world, end)
     plan = world.alloc(world.handle, hit, tables).plan
     assert plan is not None
     refs = world.pool.host.table.refs[plan.slots]

@@ -47,7 +47,10 @@ class Model:
 
     def offer(self, who: int, keys: list[int]) -> None:
         before = self._visible()
+        new = sum(slot < 0 for slot in before[2][keys[0] : keys[-1] + 1])
+        evictable = set(self.ready) - set(self.pins) - set(keys)
         grant = self.pool.offer(self.client, self.requests[who], [_run(keys)])
+        assert (grant is None) == (new > before[1] + len(evictable))
         if grant is None:
             assert self._visible() == before
             return
@@ -79,6 +82,13 @@ class Model:
     def unpin(self, at: int) -> None:
         if self.pins:
             self.pool.unpin(self.find([self.pins.pop(at % len(self.pins))]), success=True)
+
+    def drain(self) -> None:
+        """Let every copy end."""
+        while self.writing:
+            self.complete(0, success=True)
+        while self.pins:
+            self.unpin(0)
 
     def finish(self, who: int) -> None:
         self.pool.finish(self.requests[who])
@@ -139,6 +149,9 @@ def test_slots_keys_and_pins_always_add_up(
     for op in ops:
         model.apply(*op)
         model.check()
+    model.drain()
+    model.check()
+    assert set(model.pool.host.table.refs.tolist()) <= {READY, EMPTY}
 
 
 @given(

@@ -31,7 +31,8 @@ class Transfer:
 class FakeTier:
     """A tier that keeps what it is given; its transfers end when and how a test says.
 
-    A real disk neither hangs nor fails on demand. ``contents`` outlives the agent.
+    A real disk neither hangs nor fails on demand. ``contents`` outlives the agent. ``over``:
+    requests that it was told the end of.
     """
 
     medium = "storage"
@@ -50,16 +51,16 @@ class FakeTier:
         self.unreported: dict[int, Transfer] = {}
         self._memory = memory
         self._done: list[Finished] = []
-        self._over: set[int] = set()
+        self.over: set[int] = set()
 
     def lookup(self, request: int, key: Key) -> Verdict:
-        assert request not in self._over, "a lookup after the request's end"
+        assert request not in self.over, "a lookup after the request's end"
         if self.mood == "slow":
             return Verdict.RETRY
         return Verdict.HIT if key in self.contents else Verdict.MISS
 
     def submit_store(self, job: int, request: int, keys: Sequence[Key], slots: Slots) -> None:
-        assert request not in self._over, "a store after the request's end"
+        assert request not in self.over, "a store after the request's end"
         self._submit(job, load=False, keys=keys, slots=slots)
 
     def submit_load(self, job: int, request: int, keys: Sequence[Key], slots: Slots) -> None:
@@ -106,8 +107,8 @@ class FakeTier:
             self.end(job, good=0)
 
     def finish(self, request: int) -> None:
-        assert request not in self._over, "a request ended twice"
-        self._over.add(request)
+        assert request not in self.over, "a request ended twice"
+        self.over.add(request)
 
 
 class Agent:

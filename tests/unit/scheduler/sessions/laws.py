@@ -83,6 +83,8 @@ def each_block_has_one_owner(engines: Sequence[Engine]) -> None:
 def nothing_is_left(agent: Agent, engines: Sequence[Engine]) -> None:
     """All jobs and transfers ended, all requests are forgotten: chunks are ready or gone."""
     assert not agent.pool.busy
+    for tier in agent.tiers:
+        assert tier.over == set(range(agent.pool._next_request)), "a tier was not told of an end"
     table = agent.pool.host.table
     assert np.isin(table.refs[: table.count], (READY, EMPTY)).all()
     for engine in engines:
