@@ -21,19 +21,21 @@ from kvoffload_agent import version
 from kvoffload_agent.config.node import NodeSource
 from kvoffload_agent.config.source import Source
 from kvoffload_agent.config.status import StatusWriter
+from kvoffload_agent.localdisk import LocalDisk
 from kvoffload_agent.memory.arena import Arena
 from kvoffload_agent.memory.guard import headroom
 from kvoffload_agent.memory.pressure import Step
 from kvoffload_agent.memory.reader import SnapshotReader
 from kvoffload_agent.memory.relief import PressureLoop
 from kvoffload_agent.partitions.manager import PartitionManager
+from kvoffload_agent.partitions.partition import Partition, Pool
 from kvoffload_agent.scheduling import make_engine, make_pool
 from kvoffload_agent.server.decisions import Decisions
 from kvoffload_agent.server.hub import Hub
 from kvoffload_agent.server.listener import accept_forever, listen, remove
 from kvoffload_agent.server.registry import SessionRegistry
 from kvoffload_agent.server.stats import Metrics
-from kvoffload_agent.state import Health, Introspection, MemoryCollector
+from kvoffload_agent.state import DiskCollector, Health, Introspection, MemoryCollector
 from kvoffload_agent.web import make_app, measure_loop, serving
 
 # Without any budget the agent takes at most this share of what was free when it started: the
@@ -51,6 +53,7 @@ _log = structlog.get_logger(__name__)
 class Options:
     """``host_memory``: bytes this agent takes at most, whatever policy says; None: no own bound.
 
+    ``disk``: a directory for chunks; None: no disk is used.
     ``http``: where metrics and probes are served; ``""``: nowhere.
     """
 
@@ -58,6 +61,7 @@ class Options:
     http: str
     memory_limit: int | None
     host_memory: int | None
+    disk: Path | None = None
 
 
 class Agent:
@@ -72,8 +76,11 @@ class Agent:
         self._snapshot = SnapshotReader(explicit_limit=options.memory_limit)
         self._default_budget = max(0, headroom(self._snapshot()).bytes) // DEFAULT_BUDGET_SHARE
         self.arena = Arena(snapshot=self._snapshot)
+        self.disk: LocalDisk | None = None
+        if options.disk is not None:
+            self.disk = LocalDisk(options.disk, budget=lambda: source.budget.local_disk)
         self.manager = PartitionManager(
-            arena=self.arena, budget=self.budget, make_pool=make_pool, clock=time.monotonic
+            arena=self.arena, budget=self.budget, make_pool=self._make_pool, clock=time.monotonic
         )
         self.pressure = PressureLoop(
             snapshot=self._snapshot,
@@ -108,8 +115,11 @@ class Agent:
             configuration=source.describe,
             budget=self.budget,
             metrics=self.metrics,
+            disk=self.disk,
         )
         self.metrics.registry.register(MemoryCollector(self.introspection))
+        if self.disk is not None:
+            self.metrics.registry.register(DiskCollector(self.disk))
         self._gap = Histogram(
             "kvoffload_loop_gap_seconds",
             "How late the event loop ran",
@@ -125,6 +135,10 @@ class Agent:
             if bound is not None
         ]
         return min(bounds) if bounds else self._default_budget
+
+    def _make_pool(self, partition: Partition, min_reuse_count: int) -> Pool:
+        tiers = [self.disk.tier(partition)] if self.disk is not None else []
+        return make_pool(partition, min_reuse_count, tiers)
 
     def health(self) -> Health:
         """Return whether engines are served as policy says."""
@@ -179,6 +193,9 @@ class Agent:
             self.arena.reserved = self.source.budget.reserved_memory
             self.spawn(self.manager.run())
             self.spawn(self.pressure.run())
+            if self.disk is not None:
+                stack.callback(self.disk.close)
+                self.spawn(self.disk.run(lambda: self.manager.partitions))
             self.spawn(self.source.run(self.configuration_changed))
             self.spawn(measure_loop(self._gap.observe))
             self.spawn(accept_forever(listener, make=self.hub.accept))

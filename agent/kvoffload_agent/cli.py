@@ -168,6 +168,14 @@ def run(
             "Without it and without a nodeBudget: half of what is free when it starts.",
         ),
     ] = None,
+    disk: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Directory for chunks on the node's disk, of this agent alone (0700). How much "
+            "is kept there policies say (localDisk.capacity). Without it no disk is used.",
+        ),
+    ] = None,
     memory_limit: MemoryLimit = None,
     log_format: Annotated[LogFormat, typer.Option(help="How log lines look.")] = LogFormat.JSON,
     debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
@@ -191,7 +199,11 @@ def run(
     if sum(ways) != 1:
         raise typer.BadParameter("give exactly one of --policies, --kubeconfig and --in-cluster")
     options = Options(
-        socket=socket_path, http=http, memory_limit=memory_limit, host_memory=host_memory
+        socket=socket_path,
+        http=http,
+        memory_limit=memory_limit,
+        host_memory=host_memory,
+        disk=disk,
     )
     if policies is not None:
         if not policies.is_dir():

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from kvoffload_agent.config.status import Observation
+from kvoffload_agent.config.status import DiskObservation, Observation
+from kvoffload_agent.localdisk import LocalDisk
 from kvoffload_agent.memory.guard import Headroom, headroom
 from kvoffload_agent.memory.snapshot import Snapshot
 from kvoffload_agent.partitions.manager import PartitionManager
@@ -41,6 +42,7 @@ class Introspection:
     configuration: Callable[[], dict[str, Any]]
     budget: Callable[[], int]
     metrics: Metrics
+    disk: LocalDisk | None = None
 
     def headroom(self) -> Headroom:
         """Return the tightest limit now."""
@@ -64,6 +66,18 @@ class Introspection:
                 for session in self.hub.sessions
                 if session.registration is not None
             ),
+            disk=self._observe_disk(),
+        )
+
+    def _observe_disk(self) -> DiskObservation | None:
+        if self.disk is None:
+            return None
+        store = self.disk.store
+        return DiskObservation(
+            capacity=store.capacity,
+            used=store.used,
+            available=store.available,
+            limited_by=store.limited_by,
         )
 
     def state(self) -> dict[str, Any]:
@@ -86,6 +100,7 @@ class Introspection:
                 "limited_by": room.limited_by,
                 "refusal": asdict(figures.refusal) if figures.refusal else None,
             },
+            "disk": self.disk.as_json() if self.disk is not None else None,
             "partitions": [partition_json(part) for part in self.manager.partitions],
             "sessions": [session_json(session) for session in sessions],
             "namespaces": {
@@ -101,6 +116,8 @@ def partition_json(partition: Partition) -> dict[str, Any]:
         "fingerprint": partition.key.fingerprint,
         "bucket": partition.bucket,
         "capacity": partition.capacity,
+        "disk_bucket": partition.disk_bucket,
+        "disk_capacity": partition.disk_capacity,
         "row_bytes": partition.geometry.row_bytes,
         "ranks": partition.geometry.ranks,
         "slots": partition.slots,
@@ -183,3 +200,45 @@ class MemoryCollector(Collector):
         yield InfoMetricFamily(
             "kvoffload_build", "Version of the agent", value={"version": view.version}
         )
+
+
+class DiskCollector(Collector):
+    """Gauges and counters of the local disk."""
+
+    def __init__(self, disk: LocalDisk) -> None:
+        self._store = disk.store
+
+    def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+        """Return the figures of this moment."""
+        store, counters = self._store, self._store.counters
+        held = GaugeMetricFamily("kvoffload_disk_bytes", "Local disk", labels=["state"])
+        for name, value in (
+            ("capacity", store.capacity),
+            ("used", store.used),
+            ("available", store.available),
+        ):
+            held.add_metric([name], value)
+        yield held
+        yield GaugeMetricFamily(
+            "kvoffload_disk_chunks", "Chunks on the local disk", value=store.index.chunks
+        )
+        yield GaugeMetricFamily(
+            "kvoffload_disk_usable",
+            "1 if the local disk takes loads and stores",
+            value=float(not store.limited_by),
+        )
+        moved = CounterMetricFamily(
+            "kvoffload_disk_moved_chunks", "Chunks on the local disk, by event", labels=["event"]
+        )
+        for name in ("stored", "loaded", "adopted", "evicted"):
+            moved.add_metric([name], getattr(counters, name))
+        yield moved
+        for name, text, tally in (
+            ("rejected_files", "Files that were not what they should be", counters.rejected),
+            ("not_stored_chunks", "Chunks that the disk did not take", counters.not_stored),
+            ("not_loaded_chunks", "Chunks that could not be read", counters.not_loaded),
+        ):
+            failed = CounterMetricFamily(f"kvoffload_disk_{name}", text, labels=["reason"])
+            for reason, count in sorted(tally.items()):
+                failed.add_metric([reason], count)
+            yield failed

@@ -171,7 +171,9 @@ class DirectorySource:
         self._identities = tuple(entry for each in contents for entry in each.identities)
         budget = node_budget(self._policies, self._node)
         self.budget = Budget(
-            host_memory=budget.host_memory, reserved_memory=budget.reserved_memory or 0
+            host_memory=budget.host_memory,
+            local_disk=budget.local_disk,
+            reserved_memory=budget.reserved_memory or 0,
         )
         self._compiled.clear()
         self._version += 1

@@ -221,6 +221,9 @@ class NodeSource:
             host_memory=(
                 parse_quantity(budget.host_memory) if budget and budget.host_memory else None
             ),
+            local_disk=(
+                parse_quantity(budget.local_disk) if budget and budget.local_disk else None
+            ),
             reserved_memory=(
                 parse_quantity(budget.reserved_memory) if budget and budget.reserved_memory else 0
             ),

@@ -15,6 +15,7 @@ class Budget:
     """Bytes that policy gives this node's agent; None: policy says nothing."""
 
     host_memory: int | None = None
+    local_disk: int | None = None
     reserved_memory: int = 0
 
 

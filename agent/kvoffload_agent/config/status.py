@@ -31,6 +31,16 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiskObservation:
+    """Bytes of the local disk; ``limited_by``: why it is not used, ``""`` if it is."""
+
+    capacity: int
+    used: int
+    available: int
+    limited_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What there is to report; bytes. ``refusal`` says which bytes the guard refused and why."""
 
@@ -45,6 +55,7 @@ class Observation:
     refusal: str
     engines: tuple[tuple[str, str, str], ...]
     """(pod uid, fingerprint, connected since) of each."""
+    disk: DiskObservation | None = None
 
 
 def desired(source: NodeSource, seen: Observation) -> Json:
@@ -64,11 +75,24 @@ def desired(source: NodeSource, seen: Observation) -> Json:
             "verdict": "Refuse" if seen.refusal else "Admit",
             "limitedBy": seen.limited_by[:128],
         },
+        "disk": _disk(seen.disk),
         "engines": [
             {"podUID": uid, "fingerprint": fingerprint, "connectedSince": since}
             for uid, fingerprint, since in sorted(seen.engines)[:MAX_PODS]
         ],
         "conditions": conditions(source, seen),
+    }
+
+
+def _disk(seen: DiskObservation | None) -> Json:
+    if seen is None:
+        return None
+    return {
+        "capacity": _down(seen.capacity),
+        "used": _up(seen.used),
+        "available": _down(seen.available),
+        "verdict": "Refuse" if seen.limited_by else "Admit",
+        "limitedBy": seen.limited_by[:128],
     }
 
 
@@ -79,6 +103,8 @@ def conditions(source: NodeSource, seen: Observation) -> list[dict[str, Any]]:
         degraded, text = Reason.CONFIG_REJECTED, source.rejected
     elif seen.refusal:
         degraded, text = Reason.PREFLIGHT_REFUSED, seen.refusal
+    elif seen.disk is not None and seen.disk.limited_by not in {"", "opening"}:
+        degraded, text = Reason.DISK_PRESSURE, seen.disk.limited_by
     ready = Reason.PROGRAMMED if not source.rejected else Reason.CONFIG_REJECTED
     return [
         {
@@ -187,7 +213,12 @@ class StatusWriter:
 def _settled(status: Json) -> Json:
     """Return what a change of is worth a write: headroom moves with everything on the node."""
     memory = {key: value for key, value in status.get("memory", {}).items() if key != "headroom"}
-    return {**_comparable(status), "memory": memory}
+    disk = {
+        key: value
+        for key, value in (status.get("disk") or {}).items()
+        if key not in {"available", "capacity"}
+    }
+    return {**_comparable(status), "memory": memory, "disk": disk}
 
 
 def _comparable(status: Json) -> Json:
@@ -197,7 +228,8 @@ def _comparable(status: Json) -> Json:
 
 def _without_bytes(status: Json) -> Json:
     memory = {key: status.get("memory", {}).get(key) for key in ("verdict",)}
-    return {**_comparable(status), "memory": memory}
+    disk = {key: (status.get("disk") or {}).get(key) for key in ("verdict",)}
+    return {**_comparable(status), "memory": memory, "disk": disk}
 
 
 def _pruned(status: Json) -> Json:

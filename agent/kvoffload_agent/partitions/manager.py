@@ -47,7 +47,7 @@ class PartitionManager:
         *,
         arena: Arena,
         budget: Callable[[], int],
-        make_pool: Callable[[int], Pool],
+        make_pool: Callable[[Partition, int], Pool],
         clock: Callable[[], float],
     ) -> None:
         self._arena = arena
@@ -86,7 +86,9 @@ class PartitionManager:
         partition = self._partitions.get(key)
         if partition is None:
             partition = Partition(
-                key=key, geometry=geometry, pool=self._make_pool(member.min_reuse_count)
+                key=key,
+                geometry=geometry,
+                make_pool=lambda made: self._make_pool(made, member.min_reuse_count),
             )
             self._partitions[key] = partition
         elif partition.geometry != geometry:
@@ -104,7 +106,8 @@ class PartitionManager:
         """Take a session off its partition, after its last worker left; its chunks stay."""
         partition.leave(member, now=self._clock())
         partition.admit()
-        if not partition.members and not any(partition.every_row()):
+        busy = partition.pool.settle()
+        if not partition.members and not busy and not any(partition.every_row()):
             # Nothing is kept for the next engine, and fingerprints are an engine's to choose.
             self.close(partition)
         self.wake()
@@ -142,6 +145,7 @@ class PartitionManager:
     def close(self, partition: Partition) -> None:
         """Forget a partition that nobody uses and give its memory back."""
         assert not partition.members, "its engines have it mapped"
+        assert not partition.pool.settle(), "a tier reads or writes its memory"
         del self._partitions[partition.key]
         for row in partition.every_row():
             self._arena.close(row)
@@ -279,7 +283,12 @@ class PartitionManager:
                 self._arena.close(row)
 
     def _idle(self) -> list[Partition]:
-        idle = [part for part in self._partitions.values() if not part.members]
+        """Return the partitions that may be closed, coldest first: nobody uses their memory."""
+        idle = [
+            part
+            for part in self._partitions.values()
+            if not part.members and not part.pool.settle()
+        ]
         return sorted(idle, key=lambda part: part.idle_since)
 
     def _requested(self) -> int:

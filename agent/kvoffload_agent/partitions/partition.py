@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -59,6 +59,9 @@ class Pool(Protocol):
     def free_slots(self) -> int:
         """Slots that hold nothing."""
 
+    def settle(self) -> bool:
+        """Take in what lower tiers finished; return whether they still read or write slots."""
+
 
 class Member(Protocol):
     """A session as its partition sees it."""
@@ -67,6 +70,8 @@ class Member(Protocol):
     """Whose host memory its chunks count against."""
     capacity: int | None
     """Bytes that the bucket may use; None: the node's budget."""
+    disk_capacity: int | None
+    """Bytes of disk that the bucket may use, 0: none; None: nobody knows yet, so it uses none."""
     min_reuse_count: int
     """Offers of a chunk before it is stored, for the pool of a new partition."""
 
@@ -90,10 +95,11 @@ class Member(Protocol):
 class Partition:
     """Rows in use, rows on their way to the engines, and the sessions that share them."""
 
-    def __init__(self, *, key: PartitionKey, geometry: Geometry, pool: Pool) -> None:
+    def __init__(
+        self, *, key: PartitionKey, geometry: Geometry, make_pool: Callable[[Partition], Pool]
+    ) -> None:
         self.key = key
         self.geometry = geometry
-        self.pool = pool
         self.space = SlotSpace(row_bytes=geometry.row_bytes)
         self.rows: list[Row] = []
         """In use: every ready session mapped them."""
@@ -109,6 +115,9 @@ class Partition:
         self.idle_since = 0.0
         self.bucket = ""
         self.capacity: int | None = None
+        self.disk_bucket = ""
+        self.disk_capacity: int | None = None
+        self.pool = make_pool(self)
 
     @property
     def mapped(self) -> int:
@@ -149,6 +158,7 @@ class Partition:
         """
         if not self.members:
             return
+        self._charge_disk()
         most = max(
             self.members,
             key=lambda member: (member.capacity is None, member.capacity or 0, member.bucket),
@@ -156,6 +166,12 @@ class Partition:
         if (most.bucket, most.capacity) != (self.bucket, self.capacity):
             self.bucket, self.capacity = most.bucket, most.capacity
             self.refusal, self.retry_at = None, 0.0
+
+    def _charge_disk(self) -> None:
+        known = [member for member in self.members if member.disk_capacity is not None]
+        if known:
+            most = max(known, key=lambda member: (member.disk_capacity or 0, member.bucket))
+            self.disk_bucket, self.disk_capacity = most.bucket, most.disk_capacity
 
     def ready(self, member: Member) -> bool:
         """Whether there are slots, and a session's workers can copy to and from each of them."""

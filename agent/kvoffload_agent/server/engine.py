@@ -67,12 +67,16 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What policy says about a pod. ``name`` identifies its content, ``source`` who won."""
+    """What policy says about a pod. ``name`` identifies its content, ``source`` who won.
+
+    ``capacity``: bytes of host memory, None: no bound of its own; ``disk_capacity``: of disk.
+    """
 
     name: str
     source: str
     bucket: str
     capacity: int | None
+    disk_capacity: int
     effective: Effective
 
 

@@ -71,6 +71,7 @@ class Session:
         """Why it ends; ``""`` while it lives."""
         self.bucket = ""
         self.capacity: int | None = None
+        self.disk_capacity: int | None = None
         self.min_reuse_count = 0
         self.entry: Entry | None = None
         self._policies = policies
@@ -124,6 +125,7 @@ class Session:
         entry = self.requests.entry
         self.bucket = entry.bucket if entry else f"none/{self.identity.namespace}"
         self.capacity = entry.capacity if entry else 0
+        self.disk_capacity = entry.disk_capacity if entry else None
         self.min_reuse_count = entry.effective.store.min_reuse_count if entry else 0
         if self.registration is None:
             return

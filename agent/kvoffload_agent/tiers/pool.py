@@ -106,6 +106,7 @@ class PartitionPool:
 
     def retire_slots(self, low: int, high: int) -> int:
         """Empty slots ``[low, high)`` for good; return how many are still read or written."""
+        self.below.absorb()
         return self.host.retire_slots(low, high)
 
     # --- who uses it -------------------------------------------------------------------------
@@ -119,6 +120,8 @@ class PartitionPool:
     def leave(self, client: Client) -> None:
         """Forget an engine and its leases; what it pinned has to be returned by then."""
         self._clients.discard(client)
+        # Promotions that its last step would have begun hold slots until they end.
+        self.below.end_step()
 
     @property
     def shared(self) -> bool:
@@ -254,6 +257,11 @@ class PartitionPool:
         self.below.reset()
         for request in list(client.leases):
             client.give_up(request)
+
+    def settle(self) -> bool:
+        """Take in what tiers finished; return whether one still reads or writes slots."""
+        self.below.absorb()
+        return self.below.busy
 
     @property
     def busy(self) -> bool:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,14 @@ def eventually(condition: Callable[[], object], *, what: str) -> None:
 class Agent:
     """A standalone agent with a directory of policies."""
 
-    def __init__(self, directory: Path, *, host_memory: str) -> None:
+    def __init__(self, directory: Path, *, host_memory: str, arguments: Sequence[str] = ()) -> None:
         self.directory = directory
         self.policies = directory / "policies"
         self.policies.mkdir()
         self.socket = directory / "agent.sock"
-        self._host_memory = host_memory
+        self._arguments = ["--host-memory", host_memory, *arguments]
         self._starts = 0
-        self._debug_address = ""
+        self.debug_address = ""
         self.write("identities.yaml", IDENTITIES)
         self.process = self._start()
 
@@ -88,13 +88,13 @@ class Agent:
             [
                 str(PROGRAM), "run", "--policies", str(self.policies),
                 "--socket", str(self.socket), "--http", "127.0.0.1:0",
-                "--host-memory", self._host_memory,
+                *self._arguments,
             ],
             name="agent",
             log=self.directory / f"agent-{self._starts}.log",
         )  # fmt: skip
         try:
-            self._debug_address = wait_listening(process)
+            self.debug_address = wait_listening(process)
         except BaseException:
             process.stop()
             raise
@@ -102,7 +102,7 @@ class Agent:
 
     def all_ready(self) -> bool:
         """Whether every session may load and store."""
-        sessions = read_debug_state(self._debug_address)["sessions"]
+        sessions = read_debug_state(self.debug_address)["sessions"]
         return bool(sessions) and all(session["ready"] for session in sessions)
 
 

@@ -59,10 +59,10 @@ def test_an_engine_serves_right_bytes_while_its_agent_is_killed_again_and_again(
         if kills == KILLS:
             break
     eventually(
-        lambda: not read_debug_state(agent._debug_address)["sessions"],
+        lambda: not read_debug_state(agent.debug_address)["sessions"],
         what="the end of its session",
     )
-    partitions = read_debug_state(agent._debug_address)["partitions"]
+    partitions = read_debug_state(agent.debug_address)["partitions"]
     assert all(part["sessions"] == 0 for part in partitions)
     mapped = sum(part["mapped"] for part in partitions)
     assert mapped <= 256 << 20, "the budget, which the next engine may have whole"
@@ -85,7 +85,7 @@ def test_pins_of_a_killed_engine_come_back_within_a_second(
             engine.communicate(timeout=DEADLINE_SECONDS)
         killed = time.monotonic()
         eventually(
-            lambda: not read_debug_state(agent._debug_address)["sessions"], what="the release"
+            lambda: not read_debug_state(agent.debug_address)["sessions"], what="the release"
         )
         assert time.monotonic() - killed < RELEASE_SECONDS
     engine = start(

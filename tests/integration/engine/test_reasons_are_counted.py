@@ -39,7 +39,7 @@ def loads(engine: Engine, **params: Any) -> int:
 
 
 def in_metrics(agent: Agent, field: str, policy: str) -> int:
-    with urllib.request.urlopen(f"http://{agent._debug_address}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{agent.debug_address}/metrics", timeout=5) as answer:
         text = answer.read().decode()
     labels = f'field="{field}",namespace="team-a",policy="{policy}"'
     found = re.search(
@@ -50,7 +50,7 @@ def in_metrics(agent: Agent, field: str, policy: str) -> int:
 
 def in_state(agent: Agent, field: str, policy: str) -> tuple[int, int]:
     """Return the counts of the namespace and of its newest session."""
-    state = read_debug_state(agent._debug_address)
+    state = read_debug_state(agent.debug_address)
 
     def count(figures: Any) -> int:
         return sum(

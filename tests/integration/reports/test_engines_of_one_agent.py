@@ -25,7 +25,7 @@ def serve(engine: Engine, name: str, *, prefix: int = 1, prompt: int = PROMPT) -
 
 
 def memory(agent: Agent) -> dict[str, Any]:
-    found: dict[str, Any] = read_debug_state(agent._debug_address)["memory"]
+    found: dict[str, Any] = read_debug_state(agent.debug_address)["memory"]
     return found
 
 
@@ -40,7 +40,7 @@ def test_b27_engines_of_other_layouts_see_none_of_each_others_chunks(
     assert serve(second, "two") == 0
     assert serve(first, "three") == STORED
     assert serve(second, "four") == STORED
-    partitions = read_debug_state(agent._debug_address)["partitions"]
+    partitions = read_debug_state(agent.debug_address)["partitions"]
     assert len({part["fingerprint"] for part in partitions}) == 2
 
 
@@ -85,7 +85,7 @@ def test_b59_a_capacity_that_was_halved_and_restored_is_used_in_full_again(
 
     def evicted() -> int:
         grown()
-        state = read_debug_state(agent._debug_address)
+        state = read_debug_state(agent.debug_address)
         return int(state["namespaces"]["team-a"]["chunks_evicted"])
 
     eventually(evicted, what="a full cache evicts, and says so")

@@ -24,6 +24,7 @@ class Engine:
         self.bucket = bucket
         self.capacity = capacity
         self.min_reuse_count = 0
+        self.disk_capacity: int | None = None
         self.complete = True
         self.willing = True
         self.mapped: set[int] = set()

@@ -71,7 +71,7 @@ def test_b16_malformed_tiers_leave_the_policys_and_never_more(value: object) -> 
     found = resolved({"kv_load_tiers": value}, load={"tiers": [CPU]})
     assert found.invalid == ("kv_load_tiers",)
     assert promoted(found.caps) == 0
-    free = resolved({"kv_load_tiers": value})
+    free = resolved({"kv_load_tiers": value}, localDisk={"capacity": "1Gi"})
     assert free.invalid == ("kv_load_tiers",)
     assert promoted(free.caps) == 1
 
@@ -83,14 +83,19 @@ def test_b18_a_matcher_that_names_nothing_gets_the_policys_tiers_and_never_more(
     found = resolved({"kv_load_tiers": value}, load={"tiers": [CPU]})
     assert found.invalid == told
     assert promoted(found.caps) == 0
-    assert promoted(resolved({"kv_load_tiers": value}).caps) == 1
+    free = resolved({"kv_load_tiers": value}, localDisk={"capacity": "1Gi"})
+    assert promoted(free.caps) == 1
+    # Without bytes of disk in the policy no local storage is to be had, whatever the tiers say.
+    assert promoted(resolved({"kv_load_tiers": value}).caps) == 0
 
 
 @pytest.mark.parametrize("said", [{"locality": None}, {"medium": None}, {"locality": "Local"}])
 def test_b19_a_tier_that_does_not_say_what_it_is_cannot_be_had(said: dict[str, Any]) -> None:
     with pytest.raises(UndeclaredTierError, match=rf"StubTier.*{next(iter(said))}"):
         PartitionPool(tiers=[StubTier(), StubTier(**said)])
-    local = resolved(None, load={"tiers": [{"medium": "Storage", "locality": "Local"}]}).caps
+    disk = {"capacity": "1Gi"}
+    tiers = [{"medium": "Storage", "locality": "Local"}]
+    local = resolved(None, load={"tiers": tiers}, localDisk=disk).caps
     assert [promoted(local, locality=at) for at in ("local", "remote")] == [1, 0]
 
 

@@ -21,6 +21,7 @@ def under(field: str, policy: int | None, request: object, **more: Any) -> Any:
     """Return what a request gets where policy and request may each set one cap."""
     name = {"load": "max_load_tokens", "store": "max_offload_tokens"}[field]
     spec: dict[str, Any] = {} if policy is None else {field: {"maxTokens": policy, **more}}
+    spec["localDisk"] = {"capacity": "1Gi"}  # the tier of a scene is the local disk
     return resolved({} if request is None else {name: request}, **spec)
 
 

@@ -13,7 +13,10 @@ from kvoffload_agent.tiers.slots import Slots
 
 
 class Account(NamedTuple):
-    """Whose capacity is used; ``capacity`` None or 0: this partition uses no disk."""
+    """Whose capacity is used. ``capacity`` 0: policy gives no disk, and what is there is removed.
+
+    None: nobody knows yet; nothing is stored or loaded, and nothing removed.
+    """
 
     bucket: str
     capacity: int | None

@@ -20,6 +20,8 @@ from kvoffload_agent.tiers.disk.layout import DamagedError
 from kvoffload_agent.tiers.disk.transfers import Transfers
 from kvoffload_agent.tiers.disk.workers import Workers
 
+# An agent that is being replaced lets go of the directory within its grace period of some seconds.
+OPEN_SECONDS: Final = 2.0
 # How soon a deadline, a changed capacity or a filling disk is seen.
 LOOK_SECONDS: Final = 0.5
 
@@ -76,6 +78,31 @@ class DiskStore:
         self._found: list[Found] = []
         self._forgotten: set[str] = set()
         self._keeper = Workers(name="disk-keep", threads=1, woken=woken)
+
+    @property
+    def used(self) -> int:
+        """Bytes of all files, those that are not adopted yet included."""
+        return self.index.used + self._unadopted
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that ``used`` may reach now."""
+        return self.limit() + self._unadopted
+
+    @property
+    def available(self) -> int:
+        """Bytes that the file system has left beyond its reserve, as of the last look."""
+        return max(0, self._room - self.index.on_disk)
+
+    @property
+    def limited_by(self) -> str:
+        """What keeps loads or stores from it, ``""`` if nothing does."""
+        if not self.ready:
+            return self.state
+        for what, breaker in (("loads", self.transfers.loads), ("stores", self.transfers.stores)):
+            if breaker.reason:
+                return f"no {what}: {breaker.reason}"
+        return ""
 
     # --- room --------------------------------------------------------------------------------
 
@@ -174,12 +201,14 @@ class DiskStore:
 
     async def run(self) -> None:
         """Open, adopt and keep within limits, until cancelled."""
-        try:
-            await self.open()
-        except (DiskError, OSError) as error:
-            self.state = str(error)
-            _log.error("the disk is not used", reason=self.state)
-            return
+        while not self.ready:
+            try:
+                await self.open()
+            except (DiskError, OSError) as error:
+                if self.state != str(error):
+                    self.state = str(error)
+                    _log.error("the disk is not used", reason=self.state)
+                await asyncio.sleep(OPEN_SECONDS)
         await self.adopt()
         while True:
             self.tick()

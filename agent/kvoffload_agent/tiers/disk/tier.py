@@ -59,6 +59,8 @@ class DiskTier:
     def keep_within(self) -> None:
         """Follow a changed capacity or bucket."""
         account = self._account()
+        if account.capacity is None:
+            return
         self._writer.charge(account.bucket)
         if account.capacity:
             excess = self._store.index.used_by(account.bucket) - account.capacity

@@ -58,7 +58,12 @@ async def test_a_capacity_that_is_taken_away_is_given_back_and_serves_nothing(li
     disk.settle()
     assert disk.on_disk <= 2 * PACK
     assert disk.has(key(7))
-    disk.capacity = None
+    disk.capacity = None  # not known yet: nothing is served, and nothing lost
+    assert not disk.has(key(7))
+    disk.tier.keep_within()
+    disk.settle()
+    assert disk.on_disk
+    disk.capacity = 0
     assert not disk.has(key(7))
     disk.tier.keep_within()
     disk.settle()
