@@ -54,12 +54,13 @@ class Options:
     """``host_memory``: bytes this agent takes at most, whatever policy says; None: no own bound.
 
     ``disk``: a directory for chunks; None: no disk is used.
+    ``snapshot``: reads the limits of memory that apply here.
     ``http``: where metrics and probes are served; ``""``: nowhere.
     """
 
     socket: Path
     http: str
-    memory_limit: int | None
+    snapshot: SnapshotReader
     host_memory: int | None
     disk: Path | None = None
 
@@ -73,7 +74,7 @@ class Agent:
         # 63 bits: fits the frame header and a signed integer of any peer; never 0, which is "none".
         self.boot_id = secrets.randbits(62) + 1
         self.metrics = Metrics()
-        self._snapshot = SnapshotReader(explicit_limit=options.memory_limit)
+        self._snapshot = options.snapshot
         self._default_budget = max(0, headroom(self._snapshot()).bytes) // DEFAULT_BUDGET_SHARE
         self.arena = Arena(snapshot=self._snapshot)
         self.disk: LocalDisk | None = None

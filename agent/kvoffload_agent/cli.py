@@ -15,6 +15,7 @@ import typer
 from kvoffload_agent import version
 from kvoffload_agent.app import Options, report_status
 from kvoffload_agent.app import run as run_agent
+from kvoffload_agent.arguments import HostCgroups, LimitFile, MemoryLimit, quantity
 from kvoffload_agent.config.directory import DirectorySource, open_directory
 from kvoffload_agent.config.node import open_node
 from kvoffload_agent.doctor import print_report, report
@@ -24,7 +25,6 @@ from kvoffload_agent.logs import configure
 from kvoffload_agent.memory.reader import SnapshotReader
 from kvoffload_agent.server.listener import ListenError
 from kvoffload_agent.web import WebError
-from kvoffload_api.quantity import QuantityError, parse_quantity
 
 DEFAULT_SOCKET: Final = Path("/run/kvoffload/agent.sock")
 DEFAULT_STATE: Final = Path("/var/lib/kvoffload")
@@ -59,22 +59,6 @@ app = typer.Typer(
 )
 
 
-def _quantity(text: str | int) -> int:
-    if isinstance(text, int):  # typer parses defaults too
-        return text
-    try:
-        return parse_quantity(text)
-    except QuantityError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
-def _limit(text: str | int) -> int:
-    """Parse a limit: a quantity, or plain bytes as the Downward API writes them."""
-    if isinstance(text, str) and text.isascii() and text.isdigit() and int(text) > 0:
-        return int(text)
-    return _quantity(text)
-
-
 def _pairs(items: list[str], *, option: str) -> dict[str, str]:
     found = {}
     for item in items:
@@ -94,19 +78,6 @@ def _uids(items: list[str]) -> dict[int, str]:
             )
         found[int(uid)] = namespace
     return found
-
-
-MemoryLimit = Annotated[
-    int | None,
-    typer.Option(
-        "--memory-limit",
-        parser=_limit,
-        metavar="BYTES",
-        envvar="KVOFFLOAD_MEMORY_LIMIT",
-        help="The container's memory limit (Downward API limits.memory), on top of what the "
-        "cgroups show.",
-    ),
-]
 
 
 @app.command()
@@ -162,7 +133,7 @@ def run(
     host_memory: Annotated[
         int | None,
         typer.Option(
-            parser=_quantity,
+            parser=quantity,
             metavar="QUANTITY",
             help="Host memory that this agent takes at most, such as 8Gi, whatever policy says. "
             "Without it and without a nodeBudget: half of what is free when it starts.",
@@ -177,6 +148,8 @@ def run(
         ),
     ] = None,
     memory_limit: MemoryLimit = None,
+    memory_limit_file: LimitFile = None,
+    host_cgroups: HostCgroups = None,
     log_format: Annotated[LogFormat, typer.Option(help="How log lines look.")] = LogFormat.JSON,
     debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
 ) -> None:
@@ -201,7 +174,9 @@ def run(
     options = Options(
         socket=socket_path,
         http=http,
-        memory_limit=memory_limit,
+        snapshot=SnapshotReader(
+            explicit_limit=memory_limit, limit_file=memory_limit_file, host_cgroups=host_cgroups
+        ),
         host_memory=host_memory,
         disk=disk,
     )
@@ -247,11 +222,11 @@ def doctor(
     *,
     wanted: Annotated[
         int,
-        typer.Option(
-            "--bytes", parser=_quantity, metavar="QUANTITY", help="How much is asked for."
-        ),
+        typer.Option("--bytes", parser=quantity, metavar="QUANTITY", help="How much is asked for."),
     ] = 1 << 30,
     memory_limit: MemoryLimit = None,
+    memory_limit_file: LimitFile = None,
+    host_cgroups: HostCgroups = None,
     root: Annotated[
         Path, typer.Option(help="Where /proc and /sys are, for recorded machines.")
     ] = Path("/"),
@@ -277,7 +252,12 @@ def doctor(
     Example:
       kvoffload-agent doctor --bytes 8Gi -o json
     """  # noqa: D301 - click keeps the lines after a backspace character
-    snapshot = SnapshotReader(root=root, explicit_limit=memory_limit)()
+    snapshot = SnapshotReader(
+        root=root,
+        explicit_limit=memory_limit,
+        limit_file=memory_limit_file,
+        host_cgroups=host_cgroups,
+    )()
     found = report(snapshot, wanted=wanted)
     if output is Output.JSON:
         print(json.dumps(found, indent=2))

@@ -75,7 +75,7 @@ def read_levels(root: Path) -> tuple[tuple[Level, ...], tuple[str, ...]]:
     except (OSError, UnicodeDecodeError) as error:
         return (), (f"the cgroup of this process is unknown: {error}",)
     for version, point, own in _groups(root, membership=membership, mounts=mounts):
-        levels = _chain(point, own=own, version=version)
+        levels = chain(point, own=own, version=version)
         if levels:
             return levels, ()
     return (), ("no memory cgroup is visible",)
@@ -117,7 +117,8 @@ def _groups(
         yield version, point, own if own.is_dir() else point
 
 
-def _chain(point: Path, *, own: Path, version: int) -> tuple[Level, ...]:
+def chain(point: Path, *, own: Path, version: int) -> tuple[Level, ...]:
+    """Return the levels from the group ``own`` up to ``point``, a folder above it; never raises."""
     levels = []
     group = own
     while True:
