@@ -42,6 +42,9 @@ class LeastRecentlyUsed:
 
         Without positions nothing is raised until the request ends.
         """
+        scratch.enter(self._epoch)
+        if not seen.any():
+            return  # an offer of nothing but pending keys gives a request no rank yet
         own = self._own(scratch)
         mask = scratch.add(run, seen) & (slots >= 0)
         if run.positions is None or not mask.any():
