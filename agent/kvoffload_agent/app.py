@@ -102,6 +102,7 @@ class Agent:
                 manager=self.manager,
                 make_engine=make_engine,
                 metrics=self.metrics,
+                spawn=self.spawn,
             ),
             decisions=Decisions(manager=self.manager),
             metrics=self.metrics,

@@ -142,6 +142,7 @@ def session_json(session: Session) -> dict[str, Any]:
         "since": _rfc3339(session.since),
         "partition": str(registration.partition.key) if registration else "",
         "fingerprint": registration.fingerprint if registration else "",
+        "copies": "agent" if registration and registration.shape.delegated else "engine",
         "ready": session.ready,
         "ending": session.ending,
         "workers": sorted(session.workers),

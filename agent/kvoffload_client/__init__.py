@@ -12,11 +12,22 @@ In each scheduling step:
 3. workers: ``poll``; when every rank has reported a job, the scheduler calls ``complete`` with its
    key. A load that failed on any rank, or is in ``failed_loads``, is recomputed.
 
+An engine whose KV tensors are in shared memory can have the agent copy: ``EngineLayout.copies`` is
+``agent`` then, and its workers are ``DelegatedWorkerSession``.
+
 Nothing here raises or hangs because of the agent: without it nothing is loaded or stored.
 """
 
+from kvoffload_client.delegated import DelegatedWorkerSession
 from kvoffload_client.jobs import Job, JobKey, JobResult
-from kvoffload_client.layout import EngineLayout, KVLayer, KVMemory, fingerprint_of
+from kvoffload_client.layout import (
+    EngineLayout,
+    KVLayer,
+    KVMemory,
+    SharedKVLayer,
+    SharedKVMemory,
+    fingerprint_of,
+)
 from kvoffload_client.outcomes import MatchOutcome, ScheduledRequest, StepInput, StepOutcome
 from kvoffload_client.scheduler import SchedulerSession
 from kvoffload_client.settings import ClientSettings
@@ -24,6 +35,7 @@ from kvoffload_client.worker import WorkerSession
 
 __all__ = [
     "ClientSettings",
+    "DelegatedWorkerSession",
     "EngineLayout",
     "Job",
     "JobKey",
@@ -33,6 +45,8 @@ __all__ = [
     "MatchOutcome",
     "ScheduledRequest",
     "SchedulerSession",
+    "SharedKVLayer",
+    "SharedKVMemory",
     "StepInput",
     "StepOutcome",
     "WorkerSession",

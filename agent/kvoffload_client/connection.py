@@ -6,6 +6,7 @@ thread belongs to the connection and ends with ``close``.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import logging
 import os
@@ -14,7 +15,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from kvoffload_api.wire.framing import FramingError, encode
@@ -101,17 +102,18 @@ class Connection:
                 with contextlib.suppress(OSError):
                     os.close(fd)
 
-    def send(self, message: Message) -> bool:
+    def send(self, message: Message, *, fds: Sequence[int] = ()) -> bool:
         """Send or queue a message without waiting; False if it cannot be sent.
 
         A message over the protocol's limit is not sent, and changes nothing else. A connection
-        whose peer takes nothing any more is closed.
+        whose peer takes nothing any more is closed. Descriptors go with a message that nothing
+        waits in front of, such as the first one; else the connection is closed.
         """
         with self._lock:
             if self._socket is None:
                 return False
             try:
-                self._push(self._socket, encode(message, boot_id=self._boot_id))
+                self._push(self._socket, encode(message, boot_id=self._boot_id), fds)
             except FramingError as error:
                 _log.info("%s: cannot send %s: %s", self._name, type(message).__name__, error)
                 return False
@@ -128,9 +130,14 @@ class Connection:
             self._outage_logged = False
             _log.warning("%s: the node agent is back", self._name)
 
-    def _push(self, sock: socket.socket, frame: bytes) -> None:
+    def _push(self, sock: socket.socket, frame: bytes, fds: Sequence[int]) -> None:
         sent = 0
-        if not self._outbox:
+        if fds:
+            if self._outbox:
+                raise OSError("descriptors cannot be queued behind other messages")
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+            sent = sock.sendmsg([frame], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        elif not self._outbox:
             with contextlib.suppress(BlockingIOError):
                 sent = sock.send(frame, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         if sent < len(frame):

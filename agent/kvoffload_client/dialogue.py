@@ -252,4 +252,5 @@ def _register_message(layout: EngineLayout) -> Register:
         groups=list(layout.groups),
         enable_prefix_caching=layout.enable_prefix_caching,
         prefix_cache_retention_interval=layout.prefix_cache_retention_interval,
+        copies=layout.copies,
     )

@@ -99,6 +99,8 @@ class Lane:
             return 0, f"bad plan: {error}"
         try:
             return copies.nbytes, self._copy_slices(work, copies)
+        except OSError as error:
+            return 0, f"its memory cannot be read or written: {error}"
         finally:
             self._segments.release(taken)
 

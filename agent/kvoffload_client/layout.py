@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -28,6 +29,7 @@ class EngineLayout:
     ``identity`` is everything that must be equal for two engines to share chunks: model, revision,
     KV dtype, parallel layout, hash algorithm and initial hash. Groups, block sizes and the layout
     version are added to it by ``fingerprint_of``. Values must be msgpack-able.
+    ``copies``: who copies. Engines of both kinds share chunks.
     """
 
     identity: Mapping[str, object]
@@ -38,6 +40,7 @@ class EngineLayout:
     block_hash_bytes: int
     enable_prefix_caching: bool = True
     prefix_cache_retention_interval: int | None = None
+    copies: Literal["engine", "agent"] = "engine"
 
 
 def fingerprint_of(layout: EngineLayout) -> tuple[str, bytes]:
@@ -77,3 +80,20 @@ class KVLayer:
 # Layers of each KV cache group, in group order. The bytes of a block of a group are the
 # concatenation over its layers; their sum must be the group's ``block_bytes``.
 KVMemory = Sequence[Sequence[KVLayer]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedKVLayer:
+    """One layer's KV memory in a file that the agent may open: see ``KVLayer``.
+
+    ``file``: a descriptor, open for reading and writing. Block 0 begins at ``offset`` bytes.
+    """
+
+    file: int
+    offset: int
+    num_blocks: int
+    block_stride: int
+    block_bytes: int
+
+
+SharedKVMemory = Sequence[Sequence[SharedKVLayer]]

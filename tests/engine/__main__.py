@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+from tests.engine.content import make_kv_file
 from tests.engine.engine import Engine, EngineOptions
 from tests.engine.probe import CopyProbe
 from tests.engine.stats import StatsFile
@@ -53,6 +54,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--connect-seconds", type=float, default=10.0, help="how long to wait for the agent")
     add("--need-agent", action="store_true", help="exit with 2 if the agent is not there by then")
     add("--poison", action="store_true", help="flip one stored bit before the first load")
+    add(
+        "--agent-copies",
+        choices=["sealed", "shm"],
+        help="have KV memory in a sealed memory file, or in /dev/shm as torch has it",
+    )
     return parser.parse_args(arguments)
 
 
@@ -80,6 +86,9 @@ def main(arguments: list[str] | None = None) -> int:
         abort_every=args.abort_every,
         poison=args.poison,
     )
+    if args.agent_copies:
+        file = make_kv_file(options.device_bytes, sealed=args.agent_copies == "sealed")
+        options = replace(options, kv_file=file)
     engine = Engine(settings=settings, options=options)
     if args.copies_file is not None:
         CopyProbe(args.copies_file).watch(engine.runner.worker)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import mmap
+import os
+import tempfile
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvoffload_client import KVLayer
+from kvoffload_agent.memory.segment import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK
+from kvoffload_client import KVLayer, SharedKVLayer
 
 Words = NDArray[np.uint64]
 
@@ -38,18 +44,45 @@ def partial_seed(request_id: str, index: int) -> int:
     return seed_of(hashlib.sha256(f"{request_id}/{index}".encode()).digest())
 
 
-class DeviceMemory:
-    """KV memory of one rank: layers of ``num_blocks`` blocks of ``layer_bytes`` each."""
+def make_kv_file(size: int, *, sealed: bool) -> int:
+    """Return the descriptor of a file of zeros: memory that cannot shrink, or one as torch's.
 
-    def __init__(self, *, num_blocks: int, num_layers: int, layer_bytes: int) -> None:
+    torch's tensors in shared memory are files of /dev/shm without a name (``shm_open``).
+    """
+    if sealed:
+        fd = os.memfd_create("engine-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    else:
+        fd, name = tempfile.mkstemp(dir="/dev/shm")
+        Path(name).unlink()
+    os.ftruncate(fd, size)
+    if sealed:
+        fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
+    return fd
+
+
+class DeviceMemory:
+    """KV memory of one rank: layers of ``num_blocks`` blocks of ``layer_bytes`` each.
+
+    ``file``: a descriptor of as many bytes to have them in, layer by layer; None: private memory.
+    """
+
+    def __init__(
+        self, *, num_blocks: int, num_layers: int, layer_bytes: int, file: int | None = None
+    ) -> None:
         if layer_bytes % TILE_BYTES:
             raise ValueError(f"bytes of a layer's block must be a multiple of {TILE_BYTES}")
         rows = layer_bytes // TILE_BYTES
         self.num_blocks = num_blocks
         self.block_bytes = num_layers * layer_bytes
-        self._layers = [
-            np.zeros((num_blocks, rows, TILE_WORDS), dtype=np.uint64) for _ in range(num_layers)
-        ]
+        shape = (num_layers, num_blocks, rows, TILE_WORDS)
+        self._file = file
+        if file is None:
+            self._layers = [np.zeros(shape[1:], dtype=np.uint64) for _ in range(num_layers)]
+        else:
+            memory = mmap.mmap(file, num_layers * num_blocks * layer_bytes)
+            self._layers = list(np.frombuffer(memory, dtype=np.uint64).reshape(shape))
+            for layer in self._layers:
+                layer.fill(0)  # allocates every page, charged to the engine
         numbers = np.arange(num_layers * rows, dtype=np.uint64)
         self._numbers = numbers.reshape(num_layers, rows, 1)
         self._expected = np.empty((rows, TILE_WORDS), dtype=np.uint64)
@@ -63,6 +96,19 @@ class DeviceMemory:
                 block_bytes=layer.strides[0],
             )
             for layer in self._layers
+        ]
+
+    def shared_layers(self) -> list[SharedKVLayer]:
+        assert self._file is not None
+        return [
+            SharedKVLayer(
+                file=self._file,
+                offset=number * layer.nbytes,
+                num_blocks=self.num_blocks,
+                block_stride=layer.strides[0],
+                block_bytes=layer.strides[0],
+            )
+            for number, layer in enumerate(self._layers)
         ]
 
     def fill(self, block: int, seed: int) -> None:

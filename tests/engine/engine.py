@@ -33,6 +33,7 @@ class EngineOptions:
     """Sizes of the engine. ``tokens_per_step``: budget of chunked prefill and decode together.
 
     ``step_seconds``: what a step with work takes at least; a device's takes 10 to 50 ms.
+    ``kv_file``: a file of ``device_bytes`` for the KV memory; then the agent copies.
     """
 
     num_blocks: int = 1024
@@ -46,6 +47,12 @@ class EngineOptions:
     params: Any = None
     abort_every: int = 0
     poison: bool = False
+    kv_file: int | None = None
+
+    @property
+    def device_bytes(self) -> int:
+        """Return the bytes of the KV memory."""
+        return self.num_blocks * self.num_layers * self.layer_bytes
 
     def layout(self) -> EngineLayout:
         return EngineLayout(
@@ -66,6 +73,7 @@ class EngineOptions:
             tokens_per_hash=TOKENS_PER_BLOCK,
             blocks_per_chunk=self.blocks_per_chunk,
             block_hash_bytes=HASH_BYTES,
+            copies="engine" if self.kv_file is None else "agent",
         )
 
 
@@ -90,10 +98,15 @@ class Engine:
             num_blocks=options.num_blocks,
             num_layers=options.num_layers,
             layer_bytes=options.layer_bytes,
+            file=options.kv_file,
         )
         self.session = SchedulerSession(settings=settings, layout=options.layout())
         self.runner = Runner(
-            settings=settings, memory=memory, stats=self.stats, poison=options.poison
+            settings=settings,
+            memory=memory,
+            stats=self.stats,
+            poison=options.poison,
+            delegated=options.kv_file is not None,
         )
         self._initial = initial_hash(options.seed)
         self._waiting: deque[Request] = deque()

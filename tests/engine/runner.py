@@ -12,7 +12,14 @@ from tests.engine.requests import Request, blocks_for
 from tests.engine.stats import Stats
 from tests.engine.trace import TOKENS_PER_BLOCK
 
-from kvoffload_client import ClientSettings, Job, JobResult, StepOutcome, WorkerSession
+from kvoffload_client import (
+    ClientSettings,
+    DelegatedWorkerSession,
+    Job,
+    JobResult,
+    StepOutcome,
+    WorkerSession,
+)
 
 # Copies of a step take milliseconds; a flush that needs longer is stopped by the session.
 _FLUSH_SECONDS = 5.0
@@ -22,10 +29,22 @@ class Runner:
     """One rank. Stores wait until the step after the one that computes their blocks."""
 
     def __init__(
-        self, *, settings: ClientSettings, memory: DeviceMemory, stats: Stats, poison: bool
+        self,
+        *,
+        settings: ClientSettings,
+        memory: DeviceMemory,
+        stats: Stats,
+        poison: bool,
+        delegated: bool = False,
     ) -> None:
         self.memory = memory
-        self.worker = WorkerSession(settings=settings, rank=0, memory=[memory.layers()])
+        self.worker: WorkerSession | DelegatedWorkerSession
+        if delegated:
+            self.worker = DelegatedWorkerSession(
+                settings=settings, rank=0, memory=[memory.shared_layers()]
+            )
+        else:
+            self.worker = WorkerSession(settings=settings, rank=0, memory=[memory.layers()])
         self._stats = stats
         self._poison = poison
         self._deferred: list[Job] = []
@@ -98,7 +117,7 @@ class Runner:
 
     def _flip(self, job: Job) -> bool:
         """Flip a bit of the first stored byte that a load will read."""
-        if not job.plan.segments:
+        if not job.plan.segments or not isinstance(self.worker, WorkerSession):
             return False
         number = int(np.frombuffer(job.plan.segments, dtype="<u8")[0])
         offset = int(np.frombuffer(job.plan.offsets, dtype="<u8")[0])

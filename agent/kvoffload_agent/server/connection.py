@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from kvoffload_agent.server.descriptors import receive_with_descriptors
 from kvoffload_api.wire.framing import (
     HEADER,
     MAX_MESSAGE_BYTES,
@@ -133,6 +134,19 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.resume_reading()
         if not self._delivering:
             self._deliver()
+
+    async def receive_with_descriptors(self) -> tuple[FromEngine, list[int]]:
+        """Return the next message and its descriptors, which the caller owns; only while paused.
+
+        Raises:
+            FramingError, TimeoutError: see ``descriptors``.
+        """
+        return await receive_with_descriptors(
+            self._sock,
+            boot_id=self._boot_id,
+            max_bytes=self.max_bytes,
+            deadline_seconds=FRAME_SECONDS,
+        )
 
     def _deliver(self) -> None:
         start = 0

@@ -10,6 +10,7 @@ import structlog
 from kvoffload_agent.partitions.manager import PartitionManager
 from kvoffload_agent.scheduler.load import UnexpectedLoadError
 from kvoffload_agent.scheduler.types import CopyPlan
+from kvoffload_agent.server.jobs import Direction
 from kvoffload_agent.server.session import Registration, Session
 from kvoffload_agent.server.translate import (
     MAX_TOKENS,
@@ -219,12 +220,15 @@ class Decisions:
             self._manager.consider(registration.partition)
 
     def _plan(
-        self, registration: Registration, plan: CopyPlan, direction: str, *, tokens: int
+        self, registration: Registration, plan: CopyPlan, direction: Direction, *, tokens: int
     ) -> Plan:
+        shape = registration.shape
+        message = plan_of(plan, shape=shape, space=registration.partition.space)
         registration.jobs.add(
             plan.job,
             direction=direction,
             tokens=tokens,
-            size=plan_bytes(plan, shape=registration.shape),
+            size=plan_bytes(plan, shape=shape),
+            plan=message if shape.delegated else None,
         )
-        return plan_of(plan, shape=registration.shape, space=registration.partition.space)
+        return message

@@ -15,17 +15,15 @@ from kvoffload_agent.server.identity import Identifier, IdentityError
 from kvoffload_agent.server.listener import Peer
 from kvoffload_agent.server.refusal import refuse
 from kvoffload_agent.server.registry import SessionRegistry
-from kvoffload_agent.server.session import Session
+from kvoffload_agent.server.session import FromWorker, Session
 from kvoffload_agent.server.stats import Metrics
+from kvoffload_agent.server.translate import WireError
 from kvoffload_agent.server.worker import Worker
 from kvoffload_api.wire.messages import (
     PROTOCOL_VERSION,
-    Complete,
     FromEngine,
     Hello,
-    Mapped,
     Register,
-    Unmapped,
 )
 
 # A peer that connects and says nothing holds a descriptor.
@@ -87,6 +85,8 @@ class Hub:
 
     def close_all(self) -> None:
         """Close every connection, at the end of the agent."""
+        for _, worker in self._registry.workers.values():
+            worker.halt()
         for connection in list(self._peers):
             connection.abandon()
 
@@ -103,7 +103,7 @@ class Hub:
             else:
                 self._decisions.handle(session, message)
         elif (joined := self._registry.workers.get(connection)) is not None:
-            if isinstance(message, Complete | Mapped | Unmapped):
+            if isinstance(message, FromWorker):
                 self._worker_message(*joined, message)
             else:
                 self._refuse(connection, "protocol", f"a worker sent {type(message).__name__}")
@@ -142,10 +142,15 @@ class Hub:
         connection.resume()
 
     def _worker_message(
-        self, session: Session, worker: Worker, message: Complete | Mapped | Unmapped
+        self,
+        session: Session,
+        worker: Worker,
+        message: FromWorker,
     ) -> None:
         try:
-            session.worker_message(worker, message)
+            session.from_worker(worker, message)
+        except WireError as error:
+            session.refuse_and_end("protocol", str(error))
         except Exception:  # noqa: BLE001 - one engine's fault must not end the others
             _log.exception("a worker's report failed", session=session.number)
             session.refuse_and_end("internal", "the agent failed on a report, reconnect")

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from kvoffload_api.wire.messages import Plan
+
+Direction: TypeAlias = Literal["load", "store"]
 
 
 @dataclass(slots=True)
 class JobRecord:
-    """One load or store. ``size`` in bytes of one rank."""
+    """One load or store. ``size`` in bytes of one rank. ``begun``: ranks that the agent copies for.
 
-    direction: str
+    ``plan``: for an engine that does not copy by itself.
+    """
+
+    direction: Direction
     tokens: int
     size: int
+    plan: Plan | None = None
     waiting: set[int] = field(default_factory=set)
+    begun: set[int] = field(default_factory=set)
     failed: bool = False
 
 
@@ -31,17 +41,31 @@ class JobTable:
         """Return the number of jobs in flight."""
         return len(self._jobs)
 
-    def add(self, job: int, *, direction: str, tokens: int, size: int) -> None:
+    def add(
+        self, job: int, *, direction: Direction, tokens: int, size: int, plan: Plan | None = None
+    ) -> None:
         """Remember a job that all ranks owe."""
         self._jobs[job] = JobRecord(
-            direction=direction, tokens=tokens, size=size, waiting=set(range(self._ranks))
+            direction=direction,
+            tokens=tokens,
+            size=size,
+            plan=plan,
+            waiting=set(range(self._ranks)),
         )
+
+    def begin(self, job: int, *, rank: int) -> tuple[Direction, Plan] | None:
+        """Return what the agent is to copy for a rank, once; None if the rank owes no such job."""
+        record = self._jobs.get(job)
+        if record is None or record.plan is None or rank not in record.waiting - record.begun:
+            return None
+        record.begun.add(rank)
+        return record.direction, record.plan
 
     def owed_by(self, rank: int) -> list[int]:
         """Return the jobs that a rank has not acknowledged."""
         return [job for job, record in self._jobs.items() if rank in record.waiting]
 
-    def direction(self, job: int) -> str:
+    def direction(self, job: int) -> Direction:
         """Return ``load`` or ``store`` of a job in flight."""
         return self._jobs[job].direction
 

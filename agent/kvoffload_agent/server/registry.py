@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,7 @@ from kvoffload_agent.partitions.manager import GeometryError, PartitionManager
 from kvoffload_agent.partitions.partition import Geometry, PartitionKey
 from kvoffload_agent.partitions.space import row_bytes
 from kvoffload_agent.server.connection import Connection
+from kvoffload_agent.server.delegated import Spawn, take_share
 from kvoffload_agent.server.engine import MakeEngine, Policies
 from kvoffload_agent.server.identity import Identity
 from kvoffload_agent.server.jobs import JobTable
@@ -53,12 +55,14 @@ class SessionRegistry:
         manager: PartitionManager,
         make_engine: MakeEngine,
         metrics: Metrics,
+        spawn: Spawn,
     ) -> None:
         self._version = version
         self._policies = policies
         self._manager = manager
         self._make_engine = make_engine
         self._metrics = metrics
+        self._spawn = spawn
         self._sessions: dict[str, Session] = {}
         self._parked: dict[Connection, Parked] = {}
         self._quotas: dict[Identity, Quota] = {}
@@ -176,7 +180,7 @@ class SessionRegistry:
             session.end("its scheduler disconnected")
         if (joined := self.workers.pop(connection, None)) is not None:
             session, worker = joined
-            session.worker_left(worker)
+            worker.leave(lambda: session.worker_left(worker))
         if (identity := self._owners.pop(connection, None)) is not None:
             self._quotas[identity].connections -= 1
             self._drop_unused(identity)
@@ -236,13 +240,27 @@ class SessionRegistry:
             message = f"rank {hello.rank} is connected already"
             refuse(connection, self._metrics, code="busy", message=message)
             return
-        worker = Worker(
-            rank=hello.rank,
-            connection=connection,
-            late=lambda worker, segments: self._late(session, worker, segments),
-        )
-        self.workers[connection] = (session, worker)
         self._welcome(connection, session)
+        if not shape.delegated:
+            late = self._late_of(session)
+            self._joined(session, Worker(rank=hello.rank, connection=connection, late=late))
+            return
+        self._spawn(
+            take_share(
+                session,
+                connection,
+                rank=hello.rank,
+                late=self._late_of(session),
+                spawn=self._spawn,
+                joined=lambda worker: self._joined(session, worker),
+                refused=lambda code, text: refuse(
+                    connection, self._metrics, code=code, message=text
+                ),
+            )
+        )
+
+    def _joined(self, session: Session, worker: Worker) -> None:
+        self.workers[worker.connection] = (session, worker)
         session.join(worker)
 
     def _unpark(self, session: Session, shape: EngineShape, parked: Parked) -> None:
@@ -271,11 +289,14 @@ class SessionRegistry:
             )
         )
 
-    def _late(self, session: Session, worker: Worker, segments: list[int]) -> None:
-        self._metrics.disconnected.labels("map deadline").inc()
-        session.refuse_and_end(
-            "protocol", f"rank {worker.rank} did not map or unmap segments {segments} in time"
-        )
+    def _late_of(self, session: Session) -> Callable[[Worker, list[int]], None]:
+        def late(worker: Worker, segments: list[int]) -> None:
+            self._metrics.disconnected.labels("map deadline").inc()
+            session.refuse_and_end(
+                "protocol", f"rank {worker.rank} did not map or unmap segments {segments} in time"
+            )
+
+        return late
 
     def _released(self, session: Session) -> None:
         if self._sessions.get(session.key) is session:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import structlog
 
@@ -18,15 +19,19 @@ from kvoffload_agent.memory.arena import Row
 from kvoffload_agent.partitions.manager import PartitionManager
 from kvoffload_agent.partitions.partition import Partition
 from kvoffload_agent.server.connection import Connection
+from kvoffload_agent.server.delegated import DelegatedWorker
 from kvoffload_agent.server.engine import Engine, Entry, Policies
 from kvoffload_agent.server.identity import Identity
 from kvoffload_agent.server.jobs import JobTable
 from kvoffload_agent.server.quota import Quota
 from kvoffload_agent.server.requests import RequestTable
 from kvoffload_agent.server.stats import SessionStats
-from kvoffload_agent.server.translate import EngineShape
+from kvoffload_agent.server.translate import EngineShape, WireError
 from kvoffload_agent.server.worker import Worker
+from kvoffload_api.wire.copying import Start, Stop
 from kvoffload_api.wire.messages import CapsChanged, Complete, Mapped, Refused, Unmapped
+
+FromWorker: TypeAlias = Complete | Mapped | Unmapped | Start | Stop
 
 _log = structlog.get_logger(__name__)
 
@@ -155,8 +160,25 @@ class Session:
         for row in self.registration.partition.usable_rows():
             worker.send_map(row)
 
+    def from_worker(self, worker: Worker, message: FromWorker) -> None:
+        """Handle what a worker's connection sent, in order.
+
+        Raises:
+            WireError: it is not for this kind of worker to say.
+        """
+        match message:
+            case Start() if isinstance(worker, DelegatedWorker):
+                worker.start(message)
+            case Stop() if isinstance(worker, DelegatedWorker):
+                worker.stop(message)
+            case Complete() | Mapped() | Unmapped() if not isinstance(worker, DelegatedWorker):
+                self.worker_message(worker, message)
+            case _:
+                kind = "the agent copies" if isinstance(worker, DelegatedWorker) else "it copies"
+                raise WireError(f"{type(message).__name__} is not for a worker for which {kind}")
+
     def worker_message(self, worker: Worker, message: Complete | Mapped | Unmapped) -> None:
-        """Handle what a worker sent, in order."""
+        """Take a report of what a worker, or the agent in its place, has done."""
         registration = self.registration
         assert registration is not None
         match message:
@@ -231,7 +253,7 @@ class Session:
         self.scheduler.close()
         for worker in list(self.workers.values()):
             worker.forget()
-            worker.connection.close()
+            worker.close()
         self._release_if_alone()
 
     def refuse_and_end(self, code: str, message: str) -> None:

@@ -35,12 +35,16 @@ class WireError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineShape:
-    """What ``Register`` said, checked. ``block_bytes`` per group on one rank."""
+    """What ``Register`` said, checked. ``block_bytes`` per group on one rank.
+
+    ``delegated``: the agent copies.
+    """
 
     scheduler: SchedulerConfig
     block_bytes: tuple[int, ...]
     hash_bytes: int
     ranks: int
+    delegated: bool = False
 
     @property
     def layout(self) -> Hashable:
@@ -76,6 +80,8 @@ def shape_of(message: wire.Register) -> EngineShape:
         MAX_TOKENS,
     )
     within("sync_load_budget_bytes", message.sync_load_budget_bytes, 0, MAX_SYNC_LOAD_BYTES)
+    if message.copies not in ("engine", "agent"):
+        raise WireError(f"copies is {message.copies!r}, it must be engine or agent")
     within("block_hash_bytes", message.block_hash_bytes, 1, MAX_HASH_BYTES)
     for group in message.groups:
         within("tokens_per_block", group.tokens_per_block, 1, MAX_TOKENS)
@@ -102,6 +108,7 @@ def shape_of(message: wire.Register) -> EngineShape:
         block_bytes=tuple(group.block_bytes for group in message.groups),
         hash_bytes=message.block_hash_bytes,
         ranks=message.world_size,
+        delegated=message.copies == "agent",
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kvoffload_agent.memory.arena import Row
+from kvoffload_agent.memory.segment import Segment
 from kvoffload_agent.server.connection import Connection
 from kvoffload_api.wire.messages import Map, SegmentInfo, Unmap
 
@@ -34,12 +35,8 @@ class Worker:
         if segment.id in self._asked or segment.id in self._mapped:
             return
         loop = asyncio.get_running_loop()
-        self.connection.holds_memory = True
         self._asked[segment.id] = loop.call_later(MAP_SECONDS, self._expired)
-        self.connection.send(
-            Map(segments=[SegmentInfo(segment=segment.id, bytes=segment.bytes)]),
-            fds=[segment.fd],
-        )
+        self._hand_out(segment)
 
     def acknowledge(self, segments: list[int]) -> None:
         """Note mapped segments; ids that were never handed to it count for nothing."""
@@ -51,12 +48,12 @@ class Worker:
 
     def send_unmap(self, row: Row) -> None:
         """Ask for this rank's segment of a row back, once, with the same deadline as for a Map."""
-        segment = row.segments[self.rank].id
-        if segment in self._leaving or not self.holds(row):
+        segment = row.segments[self.rank]
+        if segment.id in self._leaving or not self.holds(row):
             return
         loop = asyncio.get_running_loop()
-        self._leaving[segment] = loop.call_later(MAP_SECONDS, self._expired)
-        self.connection.send(Unmap(segments=[segment]))
+        self._leaving[segment.id] = loop.call_later(MAP_SECONDS, self._expired)
+        self._ask_back(segment)
 
     def unmapped(self, segments: list[int]) -> None:
         """Note segments that it gave back when asked; others it may still be asked to use."""
@@ -79,6 +76,27 @@ class Worker:
         """Stop its deadlines: it has left."""
         for timer in (*self._asked.values(), *self._leaving.values()):
             timer.cancel()
+
+    def close(self) -> None:
+        """Ask it to leave."""
+        self.connection.close()
+
+    def leave(self, left: Callable[[], None]) -> None:
+        """Call ``left`` once nothing copies for it any more: its end is closed, so at once."""
+        left()
+
+    def halt(self) -> None:
+        """Prepare for the end of the agent: nothing of the agent copies for it."""
+
+    def _hand_out(self, segment: Segment) -> None:
+        self.connection.holds_memory = True
+        self.connection.send(
+            Map(segments=[SegmentInfo(segment=segment.id, bytes=segment.bytes)]),
+            fds=[segment.fd],
+        )
+
+    def _ask_back(self, segment: Segment) -> None:
+        self.connection.send(Unmap(segments=[segment.id]))
 
     def _expired(self) -> None:
         self._late(self, sorted((*self._asked, *self._leaving)))

@@ -3,8 +3,8 @@
 The header is ``<u32 length of the message, u64 boot id>``.
 The boot id names one life of the agent; an engine learns it from the frame of ``Welcome`` and
 repeats it, so that nothing meant for an earlier life is taken for this one. ``Hello`` carries 0.
-File descriptors of a ``Map`` frame are attached to its first byte (SCM_RIGHTS); a reader keeps
-received descriptors in a queue and takes them when it decodes the ``Map``.
+File descriptors of a ``Map`` or ``Share`` frame are attached to its first byte (SCM_RIGHTS); a
+reader keeps received descriptors in a queue and takes them when it decodes the message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing import Final
 
 import msgspec
 
-from kvoffload_api.wire.messages import FromAgent, FromEngine, Message
+from kvoffload_api.wire.base import MAX_FDS_PER_FRAME, Message
+from kvoffload_api.wire.messages import FromAgent, FromEngine
+
+__all__ = ["HEADER", "MAX_FDS_PER_FRAME", "MAX_MESSAGE_BYTES", "FramingError"]
 
 HEADER: Final = struct.Struct("<IQ")
 
@@ -22,9 +25,6 @@ HEADER: Final = struct.Struct("<IQ")
 # of block ids for each group. 16 MiB holds that for two dozen groups, or a step that resumes two
 # dozen such requests; it is also the most that one peer makes the agent keep of an unread frame.
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
-
-# Linux takes at most 253 descriptors in one SCM_RIGHTS message (SCM_MAX_FD).
-MAX_FDS_PER_FRAME: Final = 253
 
 
 class FramingError(Exception):

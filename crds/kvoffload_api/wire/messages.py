@@ -13,27 +13,17 @@ field says ``uint64``): decoding a list costs more than the rest of the message
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias, TypeVar
+from typing import Annotated
 
 import msgspec
 
+from kvoffload_api.wire.base import MAX_GROUPS, MAX_ITEMS, Groups, Items, Message
+from kvoffload_api.wire.copying import Copied, Share, Start, Stop
 from kvoffload_api.wire.params import NO_PARAMS
 
+__all__ = ["MAX_GROUPS", "MAX_ITEMS", "Copied", "Groups", "Items", "Message"]
+
 PROTOCOL_VERSION = 1
-
-# Decoded, an item takes up to 25 times its encoding, which no bound of bytes covers. vLLM runs some
-# thousand requests and copies, and aborts what it queues, some ten thousand, at once.
-MAX_ITEMS: Final = 1 << 17
-# Models have below ten groups of KV caches.
-MAX_GROUPS: Final = 64
-
-_T = TypeVar("_T")
-Items: TypeAlias = Annotated[list[_T], msgspec.Meta(max_length=MAX_ITEMS)]
-Groups: TypeAlias = Annotated[list[_T], msgspec.Meta(max_length=MAX_GROUPS)]
-
-
-class Message(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=True):
-    """Base of all messages: a msgpack array whose first element is the type's name."""
 
 
 # --- engine to agent -------------------------------------------------------------------------
@@ -83,6 +73,7 @@ class Register(Message, frozen=True):
     ``sync_load_budget_bytes``: what each worker may load before the forward of one step. With 0,
     the default, every load is asynchronous; more is for an engine that waits for ``AllocReply``
     and its copies before that forward.
+    ``copies``: who copies, ``engine`` or ``agent``; for the latter see ``wire.copying``.
     """
 
     seq: int
@@ -96,6 +87,7 @@ class Register(Message, frozen=True):
     enable_prefix_caching: bool = True
     prefix_cache_retention_interval: int | None = None
     sync_load_budget_bytes: int = 0
+    copies: str = "engine"
 
 
 class NewRequest(Message, frozen=True):
@@ -181,9 +173,11 @@ class Step(Message, frozen=True):
     resumed: Items[int]
     finished: Items[int]
     preempted: Items[int]
-    handoffs: Items[Handoff] = []
-    copies: Items[tuple[int, int]] = []
-    shared_prefix_boundaries: Annotated[dict[int, int], msgspec.Meta(max_length=MAX_ITEMS)] = {}
+    handoffs: Items[Handoff] = msgspec.field(default_factory=list)
+    copies: Items[tuple[int, int]] = msgspec.field(default_factory=list)
+    shared_prefix_boundaries: Annotated[dict[int, int], msgspec.Meta(max_length=MAX_ITEMS)] = (
+        msgspec.field(default_factory=dict)
+    )
 
 
 class Finish(Message, frozen=True):
@@ -364,6 +358,9 @@ FromEngine = (
     | Complete
     | Mapped
     | Unmapped
+    | Share
+    | Start
+    | Stop
 )
 FromAgent = (
     Welcome
@@ -376,4 +373,5 @@ FromAgent = (
     | Map
     | Unmap
     | CapsChanged
+    | Copied
 )

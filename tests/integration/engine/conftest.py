@@ -100,6 +100,14 @@ class Agent:
             raise
         return process
 
+    def state(self) -> dict[str, Any]:
+        """Return ``/debug/state``."""
+        return read_debug_state(self._debug_address)
+
+    def log(self) -> str:
+        """Return what it has logged since its last start."""
+        return (self.directory / f"agent-{self._starts}.log").read_text()
+
     def all_ready(self) -> bool:
         """Whether every session may load and store."""
         sessions = read_debug_state(self.debug_address)["sessions"]
@@ -138,7 +146,14 @@ class Engines:
         self._made: list[Engine] = []
 
     def __call__(self, namespace: str = "team-a", **options: Any) -> Engine:
-        """Return an engine that is connected and has memory of the agent mapped."""
+        """Return an engine that is connected and may load and store."""
+        engine = self.unconnected(namespace, **options)
+        assert engine.start(timeout_seconds=WAIT_SECONDS), self._agent.process.last_lines()
+        self.wait_ready(engine)
+        return engine
+
+    def unconnected(self, namespace: str = "team-a", **options: Any) -> Engine:
+        """Return an engine that has not been started."""
         token = self._directory / namespace
         token.write_text(TOKENS[namespace])
         settings = ClientSettings(
@@ -151,13 +166,14 @@ class Engines:
         sizes = {"num_blocks": 256, "num_layers": 2, "layer_bytes": 8192} | options
         engine = Engine(settings=settings, options=EngineOptions(**sizes))
         self._made.append(engine)
-        assert engine.start(timeout_seconds=WAIT_SECONDS), self._agent.process.last_lines()
-        self.wait_ready(engine)
         return engine
 
     def wait_ready(self, engine: Engine) -> None:
         eventually(
-            lambda: engine.runner.worker.mapped_ranges() and self._agent.all_ready(),
+            lambda: (
+                (engine.options.kv_file is not None or engine.runner.worker.mapped_ranges())
+                and self._agent.all_ready()
+            ),
             what="the agent's memory is in use",
         )
 
