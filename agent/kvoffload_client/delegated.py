@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvoffload_api.wire.copying import Copied, Share, SharedLayer, Start, Stop
+from kvoffload_api.wire.copying import Copied, Share, Shared, SharedLayer, Start, Stop
 from kvoffload_api.wire.framing import FramingError
 from kvoffload_api.wire.messages import (
     PROTOCOL_VERSION,
@@ -58,6 +58,7 @@ class DelegatedWorkerSession:
         self._block_bytes = [sum(layer.block_bytes for layer in group) for group in memory]
         self._changed = threading.Condition()
         self._link: tuple[int, int] | None = None
+        self._joining: tuple[int, int] | None = None
         self._handed: dict[JobKey, _Handed] = {}
         self._results: list[JobResult] = []
         self._connection = Connection(
@@ -171,17 +172,19 @@ class DelegatedWorkerSession:
     # --- the connection's thread -------------------------------------------------------------
 
     def opened(self, *, boot_id: int, welcome: Welcome) -> None:
-        """Share the KV memory, and take part in the session that the agent named."""
+        """Share the KV memory."""
+        self._joining = (boot_id, welcome.session)
         if not self._connection.send(self._share, fds=self._files):
             raise FramingError("the KV memory could not be shared with the agent")
-        with self._changed:
-            self._link = (boot_id, welcome.session)
-            self._changed.notify_all()
-        self._connection.settle()
 
     def received(self, message: Message, fds: list[int]) -> None:  # noqa: ARG002 - none ever come
-        """Note what ended."""
+        """Take part in the session, and note what ended."""
         match message:
+            case Shared():
+                with self._changed:
+                    self._link = self._joining
+                    self._changed.notify_all()
+                self._connection.settle()
             case Copied(done=done, failed=failed):
                 with self._changed:
                     for job in done:

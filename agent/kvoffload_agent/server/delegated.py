@@ -13,7 +13,7 @@ from kvoffload_agent.server.connection import Connection
 from kvoffload_agent.server.descriptors import close_all
 from kvoffload_agent.server.jobs import JobTable
 from kvoffload_agent.server.worker import Worker
-from kvoffload_api.wire.copying import Copied, CopyFailed, Share, Start, Stop
+from kvoffload_api.wire.copying import Copied, CopyFailed, Share, Shared, Start, Stop
 from kvoffload_api.wire.framing import FramingError
 from kvoffload_api.wire.messages import Complete, FromEngine, Mapped, Unmapped
 
@@ -162,6 +162,7 @@ async def take_share(
         report=session.worker_message,
         spawn=spawn,
     )
+    connection.send(Shared())
     joined(worker)
     connection.resume()
 

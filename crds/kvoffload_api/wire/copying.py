@@ -31,10 +31,17 @@ class SharedLayer(Message, frozen=True):
 
 
 class Share(Message, frozen=True):
-    """Worker: this is my KV memory, per group its layers. No reply; ``files`` fds come with it."""
+    """Worker: this is my KV memory, per group its layers; ``files`` fds come with it.
+
+    Answered by ``Shared`` or ``Refused``.
+    """
 
     files: int
     groups: Groups[Annotated[list[SharedLayer], msgspec.Meta(max_length=MAX_LAYERS)]]
+
+
+class Shared(Message, frozen=True):
+    """To a worker: its KV memory is open, and jobs may be started."""
 
 
 class Start(Message, frozen=True):

@@ -18,7 +18,7 @@ from typing import Annotated
 import msgspec
 
 from kvoffload_api.wire.base import MAX_GROUPS, MAX_ITEMS, Groups, Items, Message
-from kvoffload_api.wire.copying import Copied, Share, Start, Stop
+from kvoffload_api.wire.copying import Copied, Share, Shared, Start, Stop
 from kvoffload_api.wire.params import NO_PARAMS
 
 __all__ = ["MAX_GROUPS", "MAX_ITEMS", "Copied", "Groups", "Items", "Message"]
@@ -373,5 +373,6 @@ FromAgent = (
     | Map
     | Unmap
     | CapsChanged
+    | Shared
     | Copied
 )
