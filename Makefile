@@ -4,6 +4,9 @@ SHELL := /bin/bash
 PYTHON3 ?= python3
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
+# Tests start hundreds of programs, each in half the time if its modules are compiled already;
+# container images often forbid to keep them.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## list the targets
