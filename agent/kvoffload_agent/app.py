@@ -41,7 +41,11 @@ from kvoffload_agent.web import make_app, measure_loop, serving
 # Without any budget the agent takes at most this share of what was free when it started: the
 # engines and everything else on the node need the rest.
 DEFAULT_BUDGET_SHARE: Final = 2
-# Less than Kubernetes' default grace of 30 s; a step of memory takes some tens of milliseconds.
+# With STOP_SECONDS less than Kubernetes' default grace of 30 s. Loads take up to some seconds.
+DRAIN_SECONDS: Final = 10.0
+# Jobs end on messages of engines; this is only how soon the end of the last one is seen.
+DRAIN_LOOK_SECONDS: Final = 0.02
+# A step of memory takes some tens of milliseconds.
 STOP_SECONDS: Final = 10.0
 # Buckets around the goals for the event loop while memory is populated: 10 and 50 ms.
 LOOP_GAP_BUCKETS: Final = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
@@ -56,6 +60,7 @@ class Options:
     ``disk``: a directory for chunks; None: no disk is used.
     ``snapshot``: reads the limits of memory that apply here.
     ``http``: where metrics and probes are served; ``""``: nowhere.
+    ``drain_seconds``: how long running loads may take to end once the agent is asked to stop.
     """
 
     socket: Path
@@ -63,6 +68,7 @@ class Options:
     snapshot: SnapshotReader
     host_memory: int | None
     disk: Path | None = None
+    drain_seconds: float = DRAIN_SECONDS
 
 
 class Agent:
@@ -144,7 +150,7 @@ class Agent:
 
     def health(self) -> Health:
         """Return whether engines are served as policy says."""
-        waiting = self.source.waiting_for
+        waiting = "the agent stops" if self.hub.draining else self.source.waiting_for
         return Health(ready=not waiting, reason=waiting)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -161,6 +167,21 @@ class Agent:
 
     def _pressure_moved(self, step: Step) -> None:
         self.metrics.pressure.labels(step=type(step).__name__.lower()).inc()
+
+    async def drain(self, at_once: asyncio.Event) -> None:
+        """Take no new engine, load or store, and let running loads end within their time.
+
+        ``at_once`` being set ends it.
+        """
+        self.hub.drain()
+        before = self.hub.loads_in_flight
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self.options.drain_seconds
+        while self.hub.loads_in_flight and not at_once.is_set() and loop.time() < give_up_at:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_LOOK_SECONDS):
+                    await at_once.wait()
+        _log.info("loads drained", before=before, left=self.hub.loads_in_flight)
 
     async def stop(self) -> None:
         """End every task and connection; memory may be closed once this returns."""
@@ -218,7 +239,7 @@ async def run(
     make_source: Callable[[], contextlib.AbstractAsyncContextManager[Source]],
     extra: Callable[[Agent], list[Coroutine[Any, Any, None]]] = lambda _agent: [],
 ) -> None:
-    """Run an agent until SIGTERM or SIGINT.
+    """Run an agent until SIGTERM or SIGINT; a second one skips the drain.
 
     Args:
         options: of this agent.
@@ -229,10 +250,16 @@ async def run(
         ListenError, WebError: it can't serve.
     """
     allow_descriptors()
-    stop = asyncio.Event()
+    stop, at_once = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def asked() -> None:
+        if stop.is_set():
+            at_once.set()
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, asked)
     async with make_source() as source, asyncio.TaskGroup() as tasks:
         agent = Agent(options=options, source=source, tasks=tasks)
         async with agent.serving():
@@ -240,6 +267,7 @@ async def run(
                 agent.spawn(work)
             await stop.wait()
             _log.info("agent stops")
+            await agent.drain(at_once)
             await agent.stop()
 
 

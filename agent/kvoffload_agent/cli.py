@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from kvoffload_agent import version
-from kvoffload_agent.app import Options, report_status
+from kvoffload_agent.app import DRAIN_SECONDS, Options, report_status
 from kvoffload_agent.app import run as run_agent
 from kvoffload_agent.arguments import HostCgroups, LimitFile, MemoryLimit, quantity
 from kvoffload_agent.config.directory import DirectorySource, open_directory
@@ -147,6 +147,14 @@ def run(
             "is kept there policies say (localDisk.capacity). Without it no disk is used.",
         ),
     ] = None,
+    drain_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="How long running loads may take to end once it is asked to stop; a second "
+            "signal ends them. In a pod keep it 15 s below terminationGracePeriodSeconds.",
+        ),
+    ] = DRAIN_SECONDS,
     memory_limit: MemoryLimit = None,
     memory_limit_file: LimitFile = None,
     host_cgroups: HostCgroups = None,
@@ -179,6 +187,7 @@ def run(
         ),
         host_memory=host_memory,
         disk=disk,
+        drain_seconds=drain_seconds,
     )
     if policies is not None:
         if not policies.is_dir():

@@ -48,7 +48,7 @@ class Connection(asyncio.BufferedProtocol):
 
     ``on_message`` may call ``pause``: then no further message is delivered until ``resume``.
     Bytes that are no frame close the connection with a log line, they never raise.
-    ``on_closed`` is called once, when the peer's end is really closed.
+    ``on_made`` is called once it can send, ``on_closed`` once the peer's end is really closed.
     """
 
     def __init__(
@@ -56,11 +56,13 @@ class Connection(asyncio.BufferedProtocol):
         *,
         sock: socket.socket,
         boot_id: int,
+        on_made: Callable[[Connection], None],
         on_message: Callable[[Connection, FromEngine], None],
         on_closed: Callable[[Connection], None],
     ) -> None:
         self._sock = sock
         self._boot_id = boot_id
+        self._on_made = on_made
         self._on_message = on_message
         self._on_closed = on_closed
         self._transport: asyncio.Transport | None = None
@@ -93,6 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         # pause_writing at the first unsent byte, resume_writing when nothing is left: a frame
         # with descriptors goes past the transport and may only do so when the transport is empty.
         transport.set_write_buffer_limits(high=0)
+        self._on_made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Return where the next bytes go; never empty, since a full buffer was made larger."""

@@ -56,6 +56,8 @@ class Hub:
         self._spawn = spawn
         self._hello_timers: dict[Connection, asyncio.TimerHandle] = {}
         self._peers: dict[Connection, Peer] = {}
+        self.draining = False
+        """Set once the agent is asked to stop."""
 
     @property
     def sessions(self) -> list[Session]:
@@ -64,18 +66,26 @@ class Hub:
 
     def accept(self, sock: socket.socket, peer: Peer) -> Connection:
         """Return the protocol of a new connection, which has some seconds to say hello."""
-        loop = asyncio.get_running_loop()
         connection = Connection(
-            sock=sock, boot_id=self._boot_id, on_message=self.message, on_closed=self.closed
+            sock=sock,
+            boot_id=self._boot_id,
+            on_made=self._made,
+            on_message=self.message,
+            on_closed=self.closed,
         )
         connection.name = f"pid {peer.pid}"
         self._peers[connection] = peer
-        self._hello_timers[connection] = loop.call_later(
-            HELLO_SECONDS, self._refuse, connection, "protocol", "no hello in time"
-        )
-        if len(self._peers) > MAX_CONNECTIONS:
-            loop.call_soon(self._refuse, connection, "busy", f"over {MAX_CONNECTIONS} connections")
         return connection
+
+    def _made(self, connection: Connection) -> None:
+        if self.draining:
+            self._refuse(connection, "busy", "the agent stops: come back when it is up again")
+        elif len(self._peers) > MAX_CONNECTIONS:
+            self._refuse(connection, "busy", f"over {MAX_CONNECTIONS} connections")
+        else:
+            self._hello_timers[connection] = asyncio.get_running_loop().call_later(
+                HELLO_SECONDS, self._refuse, connection, "protocol", "no hello in time"
+            )
 
     def closed(self, connection: Connection) -> None:
         """Handle the end of a connection, whoever caused it."""
@@ -89,6 +99,18 @@ class Hub:
             worker.halt()
         for connection in list(self._peers):
             connection.abandon()
+
+    @property
+    def loads_in_flight(self) -> int:
+        """Loads that not every rank has acknowledged, of all sessions."""
+        return sum(session.loads_in_flight for session in self.sessions)
+
+    def drain(self) -> None:
+        """Take no new peer, and let sessions plan nothing more: the agent is to stop."""
+        self.draining = True
+        for session in self.sessions:
+            session.draining = True
+            session.follow_policy()
 
     def follow_policy(self) -> None:
         """Let every session take a changed configuration at once, not at its next question."""

@@ -41,6 +41,10 @@ class JobTable:
         """Return the number of jobs in flight."""
         return len(self._jobs)
 
+    def count(self, direction: Direction) -> int:
+        """Return the number of jobs in flight of one direction."""
+        return sum(record.direction == direction for record in self._jobs.values())
+
     def add(
         self, job: int, *, direction: Direction, tokens: int, size: int, plan: Plan | None = None
     ) -> None:

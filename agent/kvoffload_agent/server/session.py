@@ -74,6 +74,8 @@ class Session:
         self.requests = RequestTable(policies=policies, stats=stats, quota=quota)
         self.ending = ""
         """Why it ends; ``""`` while it lives."""
+        self.draining = False
+        """Set once nothing more may be planned, since the agent is to stop."""
         self.bucket = ""
         self.capacity: int | None = None
         self.disk_capacity: int | None = None
@@ -99,7 +101,12 @@ class Session:
     def ready(self) -> bool:
         """Whether plans may be made: every rank has mapped every segment in use."""
         registration = self.registration
-        return registration is not None and registration.partition.ready(self)
+        return not self.draining and registration is not None and registration.partition.ready(self)
+
+    @property
+    def loads_in_flight(self) -> int:
+        """Loads that not every rank has acknowledged."""
+        return self.registration.jobs.count("load") if self.registration else 0
 
     def has_mapped(self, row: Row) -> bool:
         """Whether every connected worker acknowledged a row."""

@@ -21,9 +21,12 @@ async def _connect(heard: list[FromEngine]) -> tuple[Connection, socket.socket]:
     ours.setblocking(False)
     theirs.setblocking(False)
     made = Connection(
-        sock=ours, boot_id=3, on_message=lambda _, message: heard.append(message),
+        sock=ours,
+        boot_id=3,
+        on_made=lambda _: None,
+        on_message=lambda _, message: heard.append(message),
         on_closed=lambda _: None,
-    )  # fmt: skip
+    )
     made.trusted = True
     await asyncio.get_running_loop().connect_accepted_socket(lambda: made, ours)
     return made, theirs

@@ -37,6 +37,7 @@ class End:
         self.something = asyncio.Event()
         self.ours = ours
         self.connection = Connection(
+            on_made=lambda _: None,
             sock=ours,
             boot_id=BOOT,
             on_message=self._hear,
