@@ -70,7 +70,7 @@ ORACLE_SLICE = Stage(
     name="oracle, slice", command=(PYTHON, "-m", "tests.oracle", "--select", "slice")
 )
 CLUSTER_BUILD = Stage(
-    name="control plane binaries", command=(PYTHON, "-m", "tests.cluster", "build")
+    name="control plane binaries", command=(PYTHON, "-m", "tests.cluster", "build", "--helm")
 )
 INTEGRATION = (
     Stage(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,12 +39,18 @@ BINARIES = (
     ),
 )
 
+# What tests of the chart need besides; it has a folder of its own in the cache, so that neither a
+# new Helm nor a new Kubernetes builds the other again.
+HELM = Binary(name="helm", module="helm", package="helm.sh/helm/v4/cmd/helm")
+HELM_BUILD_COMMAND = "python -m tests.cluster build --helm"
+
 
 def locate(name: str) -> Path | None:
     """Return a program's path, or None if it has to be built first."""
     assets = os.environ.get(ASSETS_VARIABLE)
     directories = [Path(assets)] if assets else []
-    for directory in (*directories, built_directory()):
+    built = folder_of(HELM) if name == HELM.name else built_directory()
+    for directory in (*directories, built):
         candidate = directory / name
         if os.access(candidate, os.X_OK) and candidate.is_file():
             return candidate
@@ -66,15 +73,37 @@ def require() -> dict[str, Path]:
     return {name: path for name, path in found.items() if path is not None}
 
 
+def require_helm() -> Path:
+    """Return the path of Helm.
+
+    Raises:
+        MissingBinaryError: it has to be built first.
+    """
+    found = locate(HELM.name)
+    if found is None:
+        raise MissingBinaryError(
+            f"not built yet: helm; build with `{HELM_BUILD_COMMAND}` "
+            "(4 min the first time on 2 cores; `make test` does it by itself)"
+        )
+    return found
+
+
+def folder_of(binary: Binary) -> Path:
+    """Return where a program is kept once it is built."""
+    if binary == HELM:
+        return cache_directory() / "cluster" / f"helm-{pins_digest((HELM,))}"
+    return built_directory()
+
+
 def built_directory() -> Path:
-    """Return where the programs of this checkout's Go modules are kept."""
-    return cache_directory() / "cluster" / pins_digest()
+    """Return where the control plane's programs of this checkout's Go modules are kept."""
+    return cache_directory() / "cluster" / pins_digest(BINARIES)
 
 
-def pins_digest() -> str:
+def pins_digest(binaries: Sequence[Binary]) -> str:
     """Return the hash of what pins the programs."""
     digest = hashlib.sha256()
-    for module in sorted({binary.module for binary in BINARIES}):
+    for module in sorted({binary.module for binary in binaries}):
         for name in ("go.mod", "go.sum"):
             digest.update((HERE / module / name).read_bytes())
     return digest.hexdigest()[:16]
@@ -93,7 +122,7 @@ def needed_go() -> tuple[int, ...]:
     """Return the lowest Go version that builds every module."""
     return max(
         version(re.search(r"^go (\S+)$", (HERE / module / "go.mod").read_text(), re.MULTILINE))
-        for module in {binary.module for binary in BINARIES}
+        for module in {binary.module for binary in (*BINARIES, HELM)}
     )
 
 

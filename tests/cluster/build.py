@@ -9,14 +9,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.cluster.binaries import (
     BINARIES,
     HERE,
     Binary,
-    built_directory,
+    folder_of,
     kubernetes_version,
     locate,
     needed_go,
@@ -38,18 +38,21 @@ class BuildError(Exception):
     """A program cannot be built on this machine; the message says why."""
 
 
-def build() -> None:
+def build(binaries: Sequence[Binary] = BINARIES) -> None:
     """Build what is missing; what was finished stays finished if this is interrupted.
+
+    Args:
+        binaries: Which programs are wanted.
 
     Raises:
         BuildError: no Go toolchain, too little disk, or the compiler failed.
     """
-    if not missing():
+    if not missing(binaries):
         return
     lock = cache_directory() / "cluster" / "build.lock"
     try:
         with locked(lock, what="the control plane", deadline_seconds=LOCK_DEADLINE_SECONDS):
-            to_do = missing()  # another process may have built them while this one waited
+            to_do = missing(binaries)  # another process may have built them while this one waited
             if not to_do:
                 return
             check_disk()
@@ -82,14 +85,14 @@ def scratch() -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def missing() -> list[Binary]:
+def missing(binaries: Sequence[Binary] = BINARIES) -> list[Binary]:
     """Return the programs that are neither given nor built."""
-    return [binary for binary in BINARIES if locate(binary.name) is None]
+    return [binary for binary in binaries if locate(binary.name) is None]
 
 
 def build_one(binary: Binary, *, go: Path) -> None:
     """Build one program beside its final place, and rename it there when it is whole."""
-    final = built_directory() / binary.name
+    final = folder_of(binary) / binary.name
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = final.with_name(f".{binary.name}.partial")
     log = final.with_name(f"{binary.name}.build.log")
