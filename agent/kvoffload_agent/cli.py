@@ -19,6 +19,7 @@ from kvoffload_agent.arguments import HostCgroups, LimitFile, MemoryLimit, quant
 from kvoffload_agent.config.directory import DirectorySource, open_directory
 from kvoffload_agent.config.node import open_node
 from kvoffload_agent.doctor import print_report, report
+from kvoffload_agent.folders import PRIVATE, PUBLIC, FolderError, give
 from kvoffload_agent.kube.access import AccessError, from_kubeconfig
 from kvoffload_agent.kube.access import in_cluster as in_cluster_access
 from kvoffload_agent.logs import configure
@@ -274,6 +275,37 @@ def doctor(
         print_report(found)
     if found["verdict"]["answer"] == "Refuse":
         raise typer.Exit(EXIT_REFUSE)
+
+
+@app.command()
+def prepare(
+    *,
+    owner: Annotated[int, typer.Option(min=0, metavar="UID", help="Whom the folders are for.")],
+    public: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="A folder that everybody may enter (0755); repeatable."),
+    ] = None,
+    private: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="A folder of the owner alone (0700); repeatable."),
+    ] = None,
+) -> None:
+    """Make a node's folders and give them to the agent, as root before it starts.
+
+    \b
+    Exit codes:
+      0   they are as asked for
+      2   wrong usage
+      69  one of them cannot be, as the message says
+    """  # noqa: D301 - click keeps the lines after a backspace character
+    try:
+        for folder in public or []:
+            give(folder, owner=owner, mode=PUBLIC)
+        for folder in private or []:
+            give(folder, owner=owner, mode=PRIVATE)
+    except FolderError as error:
+        print(f"kvoffload-agent: {error}", file=sys.stderr)
+        raise typer.Exit(EXIT_UNAVAILABLE) from None
 
 
 @app.command(name="version")

@@ -15,6 +15,7 @@ import structlog
 from kvoffload_operator.caches import Caches
 from kvoffload_operator.crds import access_hint, wait_for_crds
 from kvoffload_operator.election import Elector
+from kvoffload_operator.events import EventRecorder
 from kvoffload_operator.kube.access import Access
 from kvoffload_operator.kube.client import KubeClient
 from kvoffload_operator.kube.errors import AccessError, KubeError
@@ -23,6 +24,7 @@ from kvoffload_operator.lease import LeadershipLostError, LeaseHolder, start_wat
 from kvoffload_operator.metrics import Metrics
 from kvoffload_operator.pacing import TokenBucket
 from kvoffload_operator.queue import Lane, WorkQueue
+from kvoffload_operator.reconcile.agents import AgentsReconciler
 from kvoffload_operator.reconcile.keys import Key, Kind
 from kvoffload_operator.reconcile.nodes import NodeReconciler
 from kvoffload_operator.reconcile.policies import PolicyReconciler
@@ -55,6 +57,8 @@ class Options:
         host: Address of the HTTP port; empty for all.
         port: HTTP port, 0 for any.
         identity: Unique for each process.
+        pools: Namespace and name of the ConfigMap of agent pools; ``None`` if agents are somebody
+            else's.
     """
 
     namespace: str
@@ -63,6 +67,7 @@ class Options:
     host: str
     port: int
     identity: str
+    pools: tuple[str, str] | None = None
 
 
 async def run_operator(access: Access, options: Options) -> int:
@@ -126,8 +131,15 @@ class Runtime:
         self._world = World(
             enqueue=lambda key, lane: self._queue.add(key, lane=lane),
             node_selector=options.node_selector,
+            follow_pools=options.pools is not None,
         )
-        self._caches = Caches(access=access, client=client, world=self._world, metrics=metrics)
+        self._caches = Caches(
+            access=access,
+            client=client,
+            world=self._world,
+            metrics=metrics,
+            pools=options.pools,
+        )
         elector = Elector(identity=options.identity)
         self._elector = elector
         self._lease = LeaseHolder(
@@ -198,12 +210,19 @@ class Runtime:
             bucket=TokenBucket(rate=_STATUSES_PER_S, burst=_STATUSES_BURST, clock=clock),
             clock=clock,
         )
+        agents = AgentsReconciler(
+            world=self._world,
+            client=self._client,
+            events=EventRecorder(client=self._client, instance=self._options.identity),
+            namespace=self._options.pools[0] if self._options.pools else "",
+        )
         return Workers(
             queue=self._queue,
             reconcilers={
                 Kind.NODE: nodes.reconcile,
                 Kind.POLICY: policies.reconcile,
                 Kind.CLUSTER_POLICY: policies.reconcile,
+                Kind.AGENTS: agents.reconcile,
             },
             metrics=self._metrics,
         )

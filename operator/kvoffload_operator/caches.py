@@ -12,11 +12,18 @@ from kvoffload_operator.kube.access import Access
 from kvoffload_operator.kube.client import KubeClient
 from kvoffload_operator.kube.errors import AccessError, ClusterError
 from kvoffload_operator.kube.informer import Informer
-from kvoffload_operator.kube.resources import NAMESPACES, NODES, PODS, Resource
+from kvoffload_operator.kube.resources import (
+    CONFIG_MAPS,
+    DAEMONSETS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    Resource,
+)
 from kvoffload_operator.kube.store import Store, key_of
 from kvoffload_operator.metrics import Metrics
 from kvoffload_operator.policies import PolicyWatch
-from kvoffload_operator.resources import CLUSTER_POLICIES, OFFLOAD_NODES, POLICIES
+from kvoffload_operator.resources import CLUSTER_POLICIES, MANAGED_BY, OFFLOAD_NODES, POLICIES
 from kvoffload_operator.world import World
 
 log = structlog.get_logger(__name__)
@@ -37,10 +44,17 @@ class Caches:
         client: Open client.
         world: What to keep up to date.
         metrics: Where to count.
+        pools: Namespace and name of the ConfigMap of agent pools, if there are any.
     """
 
     def __init__(
-        self, *, access: Access, client: KubeClient, world: World, metrics: Metrics
+        self,
+        *,
+        access: Access,
+        client: KubeClient,
+        world: World,
+        metrics: Metrics,
+        pools: tuple[str, str] | None = None,
     ) -> None:
         self._client = client
         self._metrics = metrics
@@ -54,6 +68,7 @@ class Caches:
                 world.pods,
                 selectors={"labelSelector": ENGINE_SELECTOR, "fieldSelector": BOUND_AND_ALIVE},
             ),
+            *(self._pool_informers(*pools) if pools else ()),
         )
         self._policy_stores: Mapping[Resource, Store[Any]] = {
             POLICIES: world.policies,
@@ -120,6 +135,7 @@ class Caches:
         resource: Resource,
         store: Store[Any],
         *,
+        namespace: str = "",
         selectors: Mapping[str, str] | None = None,
         metadata_only: bool = False,
     ) -> Informer[Any]:
@@ -128,9 +144,28 @@ class Caches:
             client=self._client,
             resource=resource,
             store=store,
+            namespace=namespace,
             selectors=selectors,
             metadata_only=metadata_only,
             relisted=lambda reason: relists.labels(resource.plural, reason).inc(),
+        )
+
+    def _pool_informers(self, namespace: str, name: str) -> tuple[Informer[Any], Informer[Any]]:
+        labels = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
+        return (
+            self._informer(
+                CONFIG_MAPS,
+                self.world.pools_config,
+                namespace=namespace,
+                # The very selector that a right to one name allows.
+                selectors={"fieldSelector": f"metadata.name={name}"},
+            ),
+            self._informer(
+                DAEMONSETS,
+                self.world.daemonsets,
+                namespace=namespace,
+                selectors={"labelSelector": labels},
+            ),
         )
 
     def _deliver(self, resource: Resource, kind: str | None, item: Mapping[str, Any]) -> None:

@@ -38,6 +38,14 @@ def run(  # noqa: PLR0917 - typer makes options of them
     node_selector: Annotated[
         str, typer.Option(help="Labels of the nodes to configure; default: every node.")
     ] = "",
+    agents: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMESPACE/NAME",
+            help="ConfigMap of agent pools: keep a DaemonSet for each, and configure only their "
+            "nodes.",
+        ),
+    ] = "",
     host: Annotated[str, typer.Option(help="Address of the HTTP port; default: all.")] = "",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="/healthz, /readyz, /metrics; 0: any port.")
@@ -73,6 +81,7 @@ def run(  # noqa: PLR0917 - typer makes options of them
         namespace=namespace,
         leader_elect=leader_elect,
         node_selector=_labels(node_selector),
+        pools=_pools(agents),
         host=host,
         port=port,
         # The pod's name helps people, the rest keeps a restarted process apart from its past.
@@ -95,6 +104,15 @@ def _labels(text: str) -> dict[str, str]:
             f"{text!r} must be key=value pairs with commas between", param_hint="--node-selector"
         )
     return labels
+
+
+def _pools(text: str) -> tuple[str, str] | None:
+    if not text:
+        return None
+    namespace, separator, name = text.partition("/")
+    if not (separator and namespace and name) or "/" in name:
+        raise typer.BadParameter(f"{text!r} must be NAMESPACE/NAME", param_hint="--agents")
+    return namespace, name
 
 
 def main() -> None:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kvoffload_operator.pools import AgentsConfig, PoolsError, parse_config
+
 # Engine pods opt in with this label; the operator and the engine's pod template agree on it.
 ENGINE_SELECTOR: Final = "kvoffload.io/engine=true"
 # The server leaves out what is not bound to a node or has ended.
@@ -51,6 +53,30 @@ class PodFacts:
     uid: str
     node: str
     labels: Labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolsFacts:
+    """The ConfigMap of the agent pools.
+
+    Attributes:
+        owner: Its name, namespace and uid: it owns the DaemonSets.
+        config: What it says; ``None`` if that is wrong.
+        error: What is wrong with it.
+    """
+
+    owner: Mapping[str, str]
+    config: AgentsConfig | None
+    error: str = ""
+
+
+def pools_facts(item: Mapping[str, Any]) -> PoolsFacts:
+    """Return what is kept of the ConfigMap of the agent pools."""
+    owner = {key: item["metadata"][key] for key in ("name", "namespace", "uid")}
+    try:
+        return PoolsFacts(owner=owner, config=parse_config(item))
+    except PoolsError as error:
+        return PoolsFacts(owner=owner, config=None, error=str(error))
 
 
 def node_facts(item: Mapping[str, Any]) -> NodeFacts:

@@ -5,7 +5,7 @@ No I/O: informers put objects in, reconcilers read, and ``enqueue`` is told what
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from kvoffload_api.models import ClusterKVOffloadPolicy, KVOffloadPolicy
 from kvoffload_api.names import NodeName, PodUID, policy_key
@@ -15,21 +15,21 @@ from kvoffload_operator.facts import (
     NamespaceFacts,
     NodeFacts,
     PodFacts,
+    PoolsFacts,
     namespace_facts,
     node_facts,
     pod_facts,
+    pools_facts,
     without_bookkeeping,
 )
 from kvoffload_operator.kube.store import ObjectKey, Store
 from kvoffload_operator.plan import NodePlan
 from kvoffload_operator.policyfacts import PolicyFacts, cluster_policy_facts, policy_facts
 from kvoffload_operator.queue import Lane
-from kvoffload_operator.reconcile.keys import Key, Kind
+from kvoffload_operator.reconcile.keys import AGENTS_KEY, Key, Kind
 
 Json = Mapping[str, Any]
 Enqueue = Callable[[Key, Lane], None]
-
-MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "kvoffload-operator"}
 
 
 class World:
@@ -38,9 +38,12 @@ class World:
     Args:
         enqueue: Called with each key that a change concerns.
         node_selector: Labels of the nodes to configure; empty for every node.
+        follow_pools: Whether a ConfigMap of agent pools says instead which nodes to configure.
     """
 
-    def __init__(self, *, enqueue: Enqueue, node_selector: Mapping[str, str]) -> None:
+    def __init__(
+        self, *, enqueue: Enqueue, node_selector: Mapping[str, str], follow_pools: bool = False
+    ) -> None:
         self._enqueue = enqueue
         self._node_selector = dict(node_selector)
         self.nodes: Store[NodeFacts] = Store(parse=node_facts, changed=self._node_changed)
@@ -55,6 +58,13 @@ class World:
         self.cluster_policies: Store[PolicyFacts] = Store(
             parse=cluster_policy_facts, changed=self._cluster_policy_changed
         )
+        self.pools_config: Store[PoolsFacts] = Store(parse=pools_facts, changed=self._pools_changed)
+        self.daemonsets: Store[Json] = Store(
+            parse=without_bookkeeping,
+            changed=lambda _key, _old, _new: self._enqueue(AGENTS_KEY, self.lane),
+        )
+        self._follow_pools = follow_pools
+        self._pools: PoolsFacts | None = None
         self._pods_of: defaultdict[str, set[ObjectKey]] = defaultdict(set)
         # Of each namespace, how many of its pods are on which node.
         self._pods_in: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -67,9 +77,23 @@ class World:
 
     def selects(self, node: NodeFacts) -> bool:
         """Whether this operator configures the node."""
+        pools = self._pools.config.pools if self._pools and self._pools.config else ()
+        if pools and not node.deleting:
+            # A node without an agent would stay stale for ever.
+            return any(pool.selects(node.labels) for pool in pools)
         return not node.deleting and all(
             node.labels.get(key) == value for key, value in self._node_selector.items()
         )
+
+    @property
+    def pools_known(self) -> bool:
+        """Whether it is certain which nodes to configure."""
+        return not self._follow_pools or self._pools is not None
+
+    @property
+    def pools(self) -> PoolsFacts | None:
+        """The ConfigMap of the agent pools as it is now, if there is one."""
+        return next(iter(self.pools_config.values()), None)
 
     def plan(self, name: str) -> NodePlan | None:
         """Return what the node's configuration should be, ``None`` for a node not configured."""
@@ -87,6 +111,8 @@ class World:
             self._enqueue(Key(kind=Kind.NODE, name=key.name), Lane.RESYNC)
         for key in self.offload_nodes.all_keys():
             self._enqueue(Key(kind=Kind.NODE, name=key.name), Lane.RESYNC)
+        if self._follow_pools:
+            self._enqueue(AGENTS_KEY, Lane.RESYNC)
         for key in self.policies.all_keys():
             self._enqueue(_policy_key(key), Lane.RESYNC)
         for key in self.cluster_policies.all_keys():
@@ -181,6 +207,16 @@ class World:
 
     def _node_changed(self, key: ObjectKey, _old: NodeFacts | None, _new: NodeFacts | None) -> None:
         self._touch(key.name)
+
+    def _pools_changed(
+        self, _key: ObjectKey, _old: PoolsFacts | None, new: PoolsFacts | None
+    ) -> None:
+        self._enqueue(AGENTS_KEY, self.lane)
+        # A wrong or vanished ConfigMap changes nothing about the nodes that are configured.
+        if new is not None and new.config is not None:
+            self._pools = new
+            for node in self.nodes.all_keys():
+                self._touch(node.name)
 
     def _namespace_changed(self, key: ObjectKey, _old: object, _new: object) -> None:
         self._touch_nodes_of(key.name)

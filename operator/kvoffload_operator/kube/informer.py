@@ -39,6 +39,7 @@ class Informer(Generic[T]):
         client: Open client.
         resource: Which collection.
         store: Where to keep the objects; it says what of them is kept and who hears of changes.
+        namespace: Of its objects; empty for all.
         selectors: ``labelSelector`` and ``fieldSelector``.
         metadata_only: Ask for ``PartialObjectMetadata``.
         relisted: Called with the reason of each LIST, for metrics.
@@ -50,12 +51,14 @@ class Informer(Generic[T]):
         client: KubeClient,
         resource: Resource,
         store: Store[T],
+        namespace: str = "",
         selectors: Mapping[str, str] | None = None,
         metadata_only: bool = False,
         relisted: Callable[[str], None] = lambda _reason: None,
     ) -> None:
         self._client = client
         self._resource = resource
+        self._namespace = namespace
         self._selectors = dict(selectors or {})
         self._metadata_only = metadata_only
         self._relisted = relisted
@@ -107,6 +110,7 @@ class Informer(Generic[T]):
         version = ""
         async for page in self._client.list_pages(
             self._resource,
+            namespace=self._namespace,
             selectors=self._selectors,
             metadata_only=self._metadata_only,
             # The first list may come from the server's cache; after an error it must be current.
@@ -122,6 +126,7 @@ class Informer(Generic[T]):
         loop = asyncio.get_running_loop()
         async for kind, item in self._client.watch(
             self._resource,
+            namespace=self._namespace,
             selectors=self._selectors,
             metadata_only=self._metadata_only,
             resource_version=self._version,

@@ -52,3 +52,12 @@ PODS: Final = Resource(group="", version="v1", plural="pods", kind="Pod", namesp
 LEASES: Final = Resource(
     group="coordination.k8s.io", version="v1", plural="leases", kind="Lease", namespaced=True
 )
+CONFIG_MAPS: Final = Resource(
+    group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True
+)
+DAEMONSETS: Final = Resource(
+    group="apps", version="v1", plural="daemonsets", kind="DaemonSet", namespaced=True
+)
+EVENTS: Final = Resource(
+    group="events.k8s.io", version="v1", plural="events", kind="Event", namespaced=True
+)

@@ -2,6 +2,7 @@
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 
 class Kind(enum.StrEnum):
@@ -10,6 +11,7 @@ class Kind(enum.StrEnum):
     NODE = "node"
     POLICY = "policy"
     CLUSTER_POLICY = "clusterpolicy"
+    AGENTS = "agents"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -28,3 +30,7 @@ class Key:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+# All pools come from one object, so there is one key for all of their DaemonSets.
+AGENTS_KEY: Final = Key(kind=Kind.AGENTS, name="pools")

@@ -15,8 +15,8 @@ from kvoffload_operator.plan import NodePlan
 from kvoffload_operator.reconcile.diff import contains
 from kvoffload_operator.reconcile.keys import Key
 from kvoffload_operator.reconcile.result import Done, Result
-from kvoffload_operator.resources import OFFLOAD_NODES
-from kvoffload_operator.world import MANAGED_BY, World
+from kvoffload_operator.resources import MANAGED_BY, OFFLOAD_NODES
+from kvoffload_operator.world import World
 
 log = structlog.get_logger(__name__)
 
@@ -115,6 +115,8 @@ class NodeReconciler:
             )
 
     def _decide(self, name: str) -> Apply | Delete | None:
+        if not self._world.pools_known:
+            return None
         return decide(
             name=name,
             node=self._world.nodes.get(name=name),

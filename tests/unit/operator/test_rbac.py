@@ -23,7 +23,7 @@ def rules(name: str) -> list[tuple[str, str, frozenset[str]]]:
     ]
 
 
-@pytest.mark.parametrize("name", ["operator", "agent"])
+@pytest.mark.parametrize("name", ["operator", "agent", "pools"])
 def test_nothing_is_granted_by_wildcard_and_no_secret_is_read(name: str) -> None:
     for group, resource, verbs in rules(name):
         assert "*" not in {group, resource, *verbs}
@@ -49,3 +49,21 @@ def test_the_agent_writes_only_the_status_of_kvoffloadnodes_and_asks_for_tokens(
     writes = {(resource, verb) for _, resource, verbs in rules("agent") for verb in verbs - READ}
 
     assert writes == {("kvoffloadnodes/status", "patch"), ("tokenreviews", "create")}
+
+
+def test_beside_agents_the_operator_writes_daemonsets_and_events_and_reads_one_config_map() -> None:
+    writes = {(resource, verb) for _, resource, verbs in rules("pools") for verb in verbs - READ}
+
+    assert writes == {
+        ("daemonsets", "create"),
+        ("daemonsets", "patch"),
+        ("daemonsets", "delete"),
+        ("events", "create"),
+    }
+    [role] = [
+        document
+        for document in yaml.safe_load_all((RBAC / "pools.yaml").read_text())
+        if document["kind"] == "Role"
+    ]
+    [readable] = [rule for rule in role["rules"] if rule["resources"] == ["configmaps"]]
+    assert readable["resourceNames"] == ["kvoffload-agents"]
