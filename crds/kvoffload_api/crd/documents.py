@@ -22,6 +22,19 @@ _HEADER: Final = "# Written by `make generate` from the models of kvoffload_api;
 # Shown only by `kubectl get -o wide`.
 _WIDE: Final = 1
 
+_ANNOTATIONS_PLACE: Final = "annotations-of-the-chart"
+_LABELS_PLACE: Final = "labels-of-the-chart"
+_CHART_ANNOTATIONS: Final = """\
+  {{- if .Values.crds.keep }}
+  annotations:
+    helm.sh/resource-policy: keep
+  {{- end }}
+"""
+_CHART_LABELS: Final = """\
+  labels:
+    {{- include "kvoffload.labels" . | nindent 4 }}
+"""
+
 _API_VERSION_HELP: Final = "Version of this schema, `kvoffload.io/v1alpha1`."
 _KIND_HELP: Final = "Kind of this object."
 
@@ -184,6 +197,25 @@ def render(kind: Kind) -> str:
     """Return the YAML text of a kind's CRD."""
     body = yaml.dump(crd(kind), Dumper=_PlainDumper, sort_keys=False, width=100)
     return _HEADER + body
+
+
+def chart_template(kind: Kind) -> str:
+    """Return the template of a kind's CRD in the Helm chart.
+
+    Helm never upgrades what is in a chart's ``crds/``, so they are templates; the annotation keeps
+    them, and with them every policy, when the release is uninstalled.
+    """
+    document = crd(kind)
+    document["metadata"] = {
+        "name": document["metadata"]["name"],
+        "annotations": _ANNOTATIONS_PLACE,
+        "labels": _LABELS_PLACE,
+    }
+    body = yaml.dump(document, Dumper=_PlainDumper, sort_keys=False, width=100)
+    assert "{{" not in body, "the text of a CRD must not look like a template's action"
+    body = body.replace(f"  annotations: {_ANNOTATIONS_PLACE}\n", _CHART_ANNOTATIONS)
+    body = body.replace(f"  labels: {_LABELS_PLACE}\n", _CHART_LABELS)
+    return f"{{{{- if .Values.crds.install }}}}\n{_HEADER}{body}{{{{- end }}}}\n"
 
 
 class _PlainDumper(yaml.SafeDumper):
