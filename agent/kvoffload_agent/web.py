@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,7 +32,7 @@ def make_app(
     """Return ``/metrics``, ``/healthz``, ``/readyz`` and ``/debug/state``.
 
     ``/healthz`` only says that the event loop answers; ``/readyz`` that engines are served and
-    configuration is there. ``/debug/state`` names pods and policies: keep it on a local address.
+    configuration is there. ``/debug/state`` names pods and policies, so only this machine is told.
     """
 
     async def metrics(_: web.Request) -> web.Response:
@@ -46,7 +47,9 @@ def make_app(
         found = health()
         return web.Response(text=f"{found.reason or 'ok'}\n", status=200 if found.ready else 503)
 
-    async def debug(_: web.Request) -> web.Response:
+    async def debug(request: web.Request) -> web.Response:
+        if not is_local(request.remote):
+            return web.Response(text="/debug/state is for this machine only\n", status=403)
         return web.json_response(state())
 
     app = web.Application()
@@ -59,6 +62,18 @@ def make_app(
         ]
     )
     return app
+
+
+def is_local(remote: str | None) -> bool:
+    """Return whether a peer's address is of this machine's loopback, or of a Unix socket."""
+    if not remote:
+        return True
+    try:
+        address = ipaddress.ip_address(remote)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 @asynccontextmanager
