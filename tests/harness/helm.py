@@ -15,6 +15,8 @@ CHART = Path(__file__).resolve().parents[2] / "charts" / "kvoffload"
 RELEASE = "kvo"
 NAMESPACE = "kvo-system"
 AGENTS = "kvoffload-agents"
+# What is off by default and tested all the same.
+EVERYTHING = ("--set", "admission.mutateEngines=true")
 # An install without --wait takes 3 s on an idle machine.
 DEADLINE_SECONDS = 120.0
 
@@ -82,8 +84,9 @@ class Helm:
     def install(self, *arguments: str) -> str:
         """Install the chart, without waiting for pods."""
         where = ["--namespace", NAMESPACE, "--create-namespace"]
-        return self("install", RELEASE, str(CHART), *where, *arguments)
+        return self("install", RELEASE, str(CHART), *where, *EVERYTHING, *arguments)
 
     def upgrade(self, *arguments: str) -> str:
         """Upgrade the release, without waiting for pods."""
-        return self("upgrade", RELEASE, str(CHART), "--namespace", NAMESPACE, *arguments)
+        where = ["--namespace", NAMESPACE]
+        return self("upgrade", RELEASE, str(CHART), *where, *EVERYTHING, *arguments)

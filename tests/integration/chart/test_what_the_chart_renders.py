@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.harness.helm import AGENTS, CHART, NAMESPACE, Helm
+from tests.harness.helm import AGENTS, CHART, EVERYTHING, NAMESPACE, Helm
 
 VERSIONS = [f"1.{minor}.0" for minor in range(30, 38)]
 Json = dict[str, Any]
@@ -32,7 +32,7 @@ def test_two_renders_are_equal(helm: Helm) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_supported_version_gets_what_it_serves(helm: Helm, version: str) -> None:
-    objects = helm.rendered("--kube-version", version)
+    objects = helm.rendered("--kube-version", version, *EVERYTHING)
     names = [(item["kind"], item["metadata"]["name"]) for item in objects]
 
     assert len(names) == len(set(names))
