@@ -89,6 +89,7 @@ def row(plane: ControlPlane, *args: str) -> dict[str, str]:
     return {item[0].strip(): line[item.start() : item.end()].strip() for item in columns}
 
 
+@pytest.mark.usefixtures("no_operator")
 def test_tables_and_short_names(control_plane: ControlPlane, namespace: str) -> None:
     plane = control_plane
     node = f"node-{namespace}"

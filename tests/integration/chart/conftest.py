@@ -16,6 +16,13 @@ from tests.integration.operator.conftest import Operator, launch
 
 NODE = "gpu-0"
 LINUX = {"kubernetes.io/os": "linux"}
+# Tokens, above every cap that a test sets as a default.
+LIMIT = 8192
+# Every upgrade names them again: Helm forgets what it is not told.
+LIMITS = (
+    "--set", f"clusterLimits.load.maxTokens={LIMIT}",
+    "--set", "clusterLimits.hostMemory.capacity=1Gi",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +85,7 @@ def install(helm: Helm, plane: ControlPlane, tmp_path_factory: pytest.TempPathFa
     """Install the chart and start its operator."""
     installer = Helm(program=helm.program, home=helm.home, kubeconfig=plane.kubeconfig)
     plane.create_node(name=NODE, labels=LINUX)
-    installer.install("--set", "clusterDefaults.load.maxTokens=4096")
+    installer.install("--set", "clusterDefaults.load.maxTokens=4096", *LIMITS)
     kubeconfig = plane.kubeconfig_for_service_account(
         namespace=NAMESPACE, service_account="kvoffload-operator"
     )

@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.api import MERGE_PATCH, ApiError
 from tests.cluster.controlplane import ControlPlane
 from tests.harness.helm import AGENTS, NAMESPACE, RELEASE
-from tests.integration.chart.conftest import NODE, Installed, names, wait_for
+from tests.integration.chart.conftest import LIMIT, LIMITS, NODE, Installed, names, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -39,16 +39,28 @@ def test_an_upgrade_with_another_cap_changes_what_the_node_is_told(
     )
     wait_for(lambda: compiled_cap(plane) == 4096, what="the cap of the installation")
 
-    helm.upgrade("--set", "clusterDefaults.load.maxTokens=1024")
+    helm.upgrade("--set", "clusterDefaults.load.maxTokens=1024", *LIMITS)
     wait_for(lambda: compiled_cap(plane) == 1024, what="the cap of the upgrade", deadline_s=5)
-    helm.upgrade("--set", "clusterDefaults.load.maxTokens=512")
+
+
+@pytest.mark.long
+def test_a_rollback_brings_back_the_cap_and_loses_no_policy(installed: Installed) -> None:
+    helm, plane = installed.helm, installed.plane
+    plane.create_namespace(name="team-d")
+    plane.create_pod(
+        name="vllm-0", namespace="team-d", node=NODE, labels={"kvoffload.io/engine": "true"}
+    )
+    # To a later revision than the first, which made the policy after its manifest.
+    helm.upgrade("--set", "clusterDefaults.load.maxTokens=1023", *LIMITS)
+    wait_for(lambda: compiled_cap(plane) == 1023, what="the cap of the upgrade", deadline_s=5)
+    revision = json.loads(helm("history", RELEASE, "--namespace", NAMESPACE, "-o", "json"))[-1]
+    helm.upgrade("--set", "clusterDefaults.load.maxTokens=512", *LIMITS)
     wait_for(lambda: compiled_cap(plane) == 512, what="the cap of the next", deadline_s=5)
 
-    # To the second revision, whose manifest has the object; the first made it after installation.
-    helm("rollback", RELEASE, "2", "--namespace", NAMESPACE)
-    wait_for(lambda: compiled_cap(plane) == 1024, what="the cap rolled back to", deadline_s=5)
+    helm("rollback", RELEASE, str(revision["revision"]), "--namespace", NAMESPACE)
+    wait_for(lambda: compiled_cap(plane) == 1023, what="the cap rolled back to", deadline_s=5)
     policies = names(plane, "ckvop")
-    assert policies == {"default"}
+    assert "default" in policies
 
 
 def test_what_was_installed_is_accepted_by_the_server(
@@ -122,11 +134,7 @@ def test_an_agent_writes_the_status_of_its_own_node_only(
 def test_who_applies_a_value_above_a_limit_is_warned_and_not_refused(
     installed: Installed,
 ) -> None:
-    helm, plane = installed.helm, installed.plane
-    helm.upgrade(
-        "--set", "clusterLimits.load.maxTokens=1000",
-        "--set", "clusterLimits.hostMemory.capacity=1Gi",
-    )  # fmt: skip
+    plane = installed.plane
     plane.create_namespace(name="team-b")
 
     def applied(load: int, memory: str) -> str:
@@ -139,14 +147,14 @@ def test_who_applies_a_value_above_a_limit_is_warned_and_not_refused(
         return plane.kubectl("apply", "-f", "-", input=json.dumps(body)).stderr
 
     # An update that changes nothing is not sent.
-    caps = iter(range(2000, 9000))
+    caps = iter(range(LIMIT + 1, LIMIT + 1000))
 
     def warned() -> str:
         text = applied(next(caps), "1Ti")
         return text if "Warning" in text else ""
 
     told = wait_for(warned, what="the warning")
-    assert "load.maxTokens is above the limit 1000 of ClusterKVOffloadPolicy/default#limits" in told
+    assert f"load.maxTokens is above the limit {LIMIT} of ClusterKVOffloadPolicy/default#limits" in told
     assert "hostMemory.capacity is above the limit 1Gi" in told
     assert "Warning" not in applied(900, "512Mi")
 

@@ -123,6 +123,8 @@ def test_a_changed_policy_restarts_no_agent(
     installed.plane.kubectl("delete", "ckvop", "bytes")
 
 
+# 10 s: three upgrades.
+@pytest.mark.long
 def test_pools_come_and_go_with_the_values_and_a_wrong_one_changes_nothing(
     installed: Installed,
 ) -> None:

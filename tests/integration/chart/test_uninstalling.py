@@ -9,7 +9,8 @@ from tests.cluster.controlplane import ControlPlane
 from tests.harness.helm import AGENTS, NAMESPACE, RELEASE, Helm
 from tests.integration.chart.conftest import install, names, wait_for
 
-pytestmark = pytest.mark.cluster
+# 25 s, most of it a control plane of its own.
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 DEFAULT = "/apis/kvoffload.io/v1alpha1/clusterkvoffloadpolicies/default"
 

@@ -119,20 +119,21 @@ def operator_kubeconfig(control_plane: ControlPlane, crds: None) -> Path:
 
 @pytest.fixture(scope="session")
 def start_operator(
-    operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
+    operator_kubeconfig: Path,
+    operator_processes: list[Process],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Start]:
     """Give a function that starts an operator and waits until it is ready."""
-    running: list[Process] = []
 
     def start(*arguments: str) -> Operator:
         log = tmp_path_factory.mktemp("operator") / "operator.log"
         operator = launch(operator_kubeconfig, log, *arguments)
-        running.append(operator.process)
+        operator_processes.append(operator.process)
         operator.process.wait_until(operator.ready, what="ready", deadline_seconds=START_S)
         return operator
 
     yield start
-    for process in running:
+    for process in operator_processes:
         process.stop()
 
 
