@@ -154,7 +154,10 @@ def test_who_applies_a_value_above_a_limit_is_warned_and_not_refused(
         return text if "Warning" in text else ""
 
     told = wait_for(warned, what="the warning")
-    assert f"load.maxTokens is above the limit {LIMIT} of ClusterKVOffloadPolicy/default#limits" in told
+    assert (
+        f"load.maxTokens is above the limit {LIMIT} of ClusterKVOffloadPolicy/default#limits"
+        in told
+    )
     assert "hostMemory.capacity is above the limit 1Gi" in told
     assert "Warning" not in applied(900, "512Mi")
 
