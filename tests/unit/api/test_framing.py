@@ -119,7 +119,15 @@ def test_every_message_has_a_direction_and_no_two_share_a_name() -> None:
     names = [kind.__name__ for kind in FROM_ENGINE + FROM_AGENT]
 
     assert len(set(names)) == len(names)
-    parts = {"Group", "ScheduledBlocks", "Handoff", "Plan", "SegmentInfo"}
+    parts = {
+        "Group",
+        "ScheduledBlocks",
+        "Handoff",
+        "Plan",
+        "SegmentInfo",
+        "SharedLayer",
+        "CopyFailed",
+    }
     assert {kind.__name__ for kind in Message.__subclasses__()} == set(names) | parts
 
 
