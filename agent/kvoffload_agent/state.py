@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -20,6 +21,7 @@ from kvoffload_agent.partitions.partition import Partition
 from kvoffload_agent.server.hub import Hub
 from kvoffload_agent.server.session import Session
 from kvoffload_agent.server.stats import Metrics
+from kvoffload_agent.server.stuck import Stuck, stuck_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,10 @@ class Introspection:
         """Return the tightest limit now."""
         return headroom(self.snapshot())
 
+    def stuck(self) -> Stuck:
+        """Return what engines keep that were told to leave."""
+        return stuck_memory(self.hub.sessions, now=time.monotonic())
+
     def observe(self) -> Observation:
         """Return what goes into the status of the node's object."""
         figures, room = self.manager.figures, self.headroom()
@@ -67,6 +73,7 @@ class Introspection:
                 if session.registration is not None
             ),
             disk=self._observe_disk(),
+            stuck=self.stuck().text,
         )
 
     def _observe_disk(self) -> DiskObservation | None:
@@ -94,6 +101,7 @@ class Introspection:
                 "requested": figures.requested,
                 "mapped": figures.mapped,
                 "populated": figures.populated,
+                "stuck": asdict(self.stuck()),
                 "ceiling": self.manager.ceiling,
                 "headroom": room.bytes,
                 "limit": room.limit,
@@ -176,6 +184,7 @@ class MemoryCollector(Collector):
             ("requested", figures.requested),
             ("mapped", figures.mapped),
             ("populated", figures.populated),
+            ("stuck", view.stuck().bytes),
             ("headroom", room.bytes),
             ("limit", room.limit or 0),
         ):

@@ -39,6 +39,7 @@ class Reason(StrEnum):
     ROLLOUT_PAUSED = "RolloutPaused"
     # Degraded
     MEMORY_PRESSURE = "MemoryPressure"
+    MEMORY_STUCK = "MemoryStuck"
     DISK_PRESSURE = "DiskPressure"
     PREFLIGHT_REFUSED = "PreflightRefused"
     CONFIG_REJECTED = "ConfigRejected"

@@ -42,7 +42,10 @@ class DiskObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What there is to report; bytes. ``refusal`` says which bytes the guard refused and why."""
+    """What there is to report; bytes. ``refusal`` says which bytes the guard refused and why.
+
+    ``stuck``: what engines keep that were told to leave, ``""`` if nothing.
+    """
 
     boot_id: str
     version: str
@@ -56,6 +59,7 @@ class Observation:
     engines: tuple[tuple[str, str, str], ...]
     """(pod uid, fingerprint, connected since) of each."""
     disk: DiskObservation | None = None
+    stuck: str = ""
 
 
 def desired(source: NodeSource, seen: Observation) -> Json:
@@ -101,6 +105,8 @@ def conditions(source: NodeSource, seen: Observation) -> list[dict[str, Any]]:
     degraded, text = Reason.AS_EXPECTED, ""
     if source.rejected:
         degraded, text = Reason.CONFIG_REJECTED, source.rejected
+    elif seen.stuck:
+        degraded, text = Reason.MEMORY_STUCK, seen.stuck
     elif seen.refusal:
         degraded, text = Reason.PREFLIGHT_REFUSED, seen.refusal
     elif seen.disk is not None and seen.disk.limited_by not in {"", "opening"}:

@@ -74,6 +74,8 @@ class Session:
         self.requests = RequestTable(policies=policies, stats=stats, quota=quota)
         self.ending = ""
         """Why it ends; ``""`` while it lives."""
+        self.ended_at: float | None = None
+        """When it was told to leave, monotonic seconds; None while it lives."""
         self.draining = False
         """Set once nothing more may be planned, since the agent is to stop."""
         self.bucket = ""
@@ -249,6 +251,7 @@ class Session:
         if self.ending:
             return
         self.ending = reason
+        self.ended_at = time.monotonic()
         _log.info(
             "session ends",
             session=self.number,

@@ -25,6 +25,8 @@ class Worker:
         self.rank = rank
         self.connection = connection
         self._late = late
+        self.held: dict[int, int] = {}
+        """Bytes of each segment that it has, or may have, mapped."""
         self._mapped: set[int] = set()
         self._asked: dict[int, asyncio.TimerHandle] = {}
         self._leaving: dict[int, asyncio.TimerHandle] = {}
@@ -36,6 +38,7 @@ class Worker:
             return
         loop = asyncio.get_running_loop()
         self._asked[segment.id] = loop.call_later(MAP_SECONDS, self._expired)
+        self.held[segment.id] = segment.bytes
         self._hand_out(segment)
 
     def acknowledge(self, segments: list[int]) -> None:
@@ -62,6 +65,7 @@ class Worker:
             if timer is not None:
                 timer.cancel()
                 self._mapped.discard(segment)
+                self.held.pop(segment, None)
 
     def holds(self, row: Row) -> bool:
         """Whether it has, or may have, this rank's segment of a row mapped."""
