@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-# The copy kernels need 32-byte aligned rows and page sizes that are multiples of 128 bytes
-# (``datapath.md`` section 1.3); from a page on, whole pages keep one chunk's faults its own.
-SMALL_ALIGNMENT: Final = 128
+# Whole pages keep one chunk's faults its own and its copies aligned. A row is never smaller: the
+# index takes about 120 bytes for each (``make bench``), which no memory limit of the arena bounds,
+# so an engine of tiny blocks must not be able to have millions of rows for little memory.
 PAGE_BYTES: Final = 4096
 
 
@@ -19,8 +19,7 @@ def row_bytes(*, blocks_per_chunk: int, block_bytes: list[int]) -> int:
     ``block_bytes``: bytes of one block of each group on one rank.
     """
     size = blocks_per_chunk * max(block_bytes)
-    alignment = PAGE_BYTES if size >= PAGE_BYTES else SMALL_ALIGNMENT
-    return -(-size // alignment) * alignment
+    return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
 class SlotSpace:

@@ -13,16 +13,15 @@ from kvoffload_agent.partitions.space import SlotSpace, row_bytes
 @pytest.mark.parametrize(
     ("blocks_per_chunk", "block_bytes", "expected"),
     [
-        (1, [1], 128),
-        (1, [128], 128),
-        (1, [129], 256),
+        (1, [1], 4096),
+        (1, [128], 4096),
         (1, [4000], 4096),
         (1, [4096], 4096),
         (16, [4097], 65536 + 4096),
         (2, [100, 3000, 7], 8192),
     ],
 )
-def test_a_row_holds_the_largest_group_and_is_aligned(
+def test_a_row_holds_the_largest_group_in_whole_pages(
     blocks_per_chunk: int, block_bytes: list[int], expected: int
 ) -> None:
     assert row_bytes(blocks_per_chunk=blocks_per_chunk, block_bytes=block_bytes) == expected
