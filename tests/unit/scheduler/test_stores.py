@@ -88,6 +88,18 @@ def test_56_an_aborted_request_keeps_its_own_last_window() -> None:
     assert world.chunks_of(final, 1) == [246, 247]
 
 
+def test_a_last_window_whose_block_the_request_reused_is_not_stored() -> None:
+    """Block 4 left the window, and holds tokens 28 to 31 when the request is aborted at 29."""
+    world = World(full(8), sliding(4, 6, extra=1), tokens=32, per_chunk=2)
+    handle = world.request()
+    attention, window = [1, 2, 3, 4], [11, 12, 13, 14, 15, 16, 17]
+    world.run(handle, 27, blocks=[attention, window])
+    world.run(handle, 1, blocks=[[], []])
+    world.run(handle, 1, blocks=[[], [15]])
+    final = world.end(handle, status="aborted").stores
+    assert 15 not in [block for plan in final for block in plan.blocks.tolist()]
+
+
 @pytest.mark.parametrize(("cap", "stored"), [(None, True), (0, False), (16, False), (28, True)])
 def test_57_a_tail_beyond_the_store_cap_is_skipped(cap: int | None, stored: bool) -> None:  # noqa: FBT001
     world = World(full(16), mamba(16), tokens=30, per_hash=4)

@@ -54,6 +54,18 @@ class Selector:
         horizon = prompt if storable <= prompt else None
         return self._within(state, group, first, storable, horizon=horizon)
 
+    def first_block(self, state: RequestState, group: Group) -> int:
+        """Return the first block that may still be offered.
+
+        It lies behind the cursor where the last window of a request is offered at its end.
+        """
+        per_chunk = self._geometry.blocks_per_chunk
+        cursor = state.next_store[group.number] * per_chunk
+        reach = self._reach[group.number]
+        if not reach.has_final_segment:
+            return cursor
+        return reach.final_segment(cursor) // per_chunk * per_chunk
+
     def _at_end(
         self, state: RequestState, group: Group, storable: int, prompt: int
     ) -> Selection | None:
@@ -61,6 +73,8 @@ class Selector:
         per_chunk = self._geometry.blocks_per_chunk
         cursor = state.next_store[group.number]
         segment = self._reach[group.number].final_segment(storable * per_chunk)
+        # What lies before was not followed: its blocks may have gone to somebody else.
+        segment = max(segment, self.first_block(state, group))
         first = min(cursor, segment // per_chunk)
         found = self._within(state, group, first, storable, horizon=storable)
         if found is None or first >= cursor:

@@ -56,10 +56,9 @@ class StoreWriter:
 
     def _drop_stale(self, state: RequestState, given: set[int]) -> None:
         """Null window blocks that went to somebody else before they were stored."""
-        per_chunk = self._geometry.blocks_per_chunk
         for group in self._geometry.windowed:
             table = state.blocks[group.number]
-            for at in range(state.next_store[group.number] * per_chunk, len(table)):
+            for at in range(self._selector.first_block(state, group), len(table)):
                 if table[at] in given:
                     table[at] = 0
                     state.refused = None
