@@ -96,12 +96,10 @@ def fit_end(
     if tail and end > tail:
         raise UnexpectedLoadError(f"a hit that ends at {tail} can't be stretched to {end}")
     state.tail = 0
-    if not tail:
-        return whole
     if whole:
         states = [group for group in geometry.groups if group.align]
         return all(_ready(pool, client, state, group, end) for group in states)
-    if end % geometry.tokens_per_hash:
+    if not tail or end % geometry.tokens_per_hash:
         return False
     for group in geometry.groups:
         if not _ready(pool, client, state, group, tail_position(geometry, group, end)):

@@ -83,6 +83,13 @@ def test_a_hit_of_whole_chunks_cut_inside_a_chunk_never_loads_the_state_of_its_e
     assert cut(world, 28).plan is None
 
 
+def test_a_hit_of_whole_chunks_cut_to_a_chunk_without_a_state_loads_nothing() -> None:
+    world, hit = promised(F16, M16, states=(48,))
+    assert hit == 48
+    assert cut(world, 16).plan is None
+    assert not world.idle().busy
+
+
 def test_what_was_not_loaded_is_computed_and_offered_from_the_first_chunk() -> None:
     world, _ = promised(F16, M16, states=(28,), attention=(28,))
     assert cut(world, 20).plan is None
