@@ -72,8 +72,8 @@ def plots(draw: st.DrawFn, slots: st.SearchStrategy[int] | None = None) -> Plot:
 class Life:
     """Follows vLLM's scheduler: tables grow with what is computed, windows slide.
 
-    ``limit``: tokens that may be offloaded by the step that was built last. ``acked``: whether
-    stores are acknowledged whenever a plot says "done", else only where they have to be.
+    ``limit``: tokens that may be offloaded by the step that was built last. ``given``: as
+    ``tables``, with the blocks that left a window: they hold what they held, nobody gets them.
     """
 
     def __init__(self, plot: Plot) -> None:
@@ -94,6 +94,7 @@ class Life:
         self.handle = self.world.request(plot.caps)
         self.state = self.world.engine.requests[self.handle]
         self.tables: list[list[int]] = [[] for _ in scene.groups]
+        self.given: list[list[int]] = [[] for _ in scene.groups]
         self.computed = 0
         self.new = True
         self.open: list[CopyPlan] = []
@@ -140,7 +141,8 @@ class Life:
 
     def _extend(self, after: int) -> list[list[int]]:
         added = []
-        for group, table in zip(self.world.engine.geometry.groups, self.tables, strict=True):
+        groups = self.world.engine.geometry.groups
+        for group, table, given in zip(groups, self.tables, self.given, strict=True):
             if group.kind is GroupKind.SLIDING_WINDOW:
                 kept = self.computed - group.window_tokens + 1 - group.extra
                 table[:] = [
@@ -149,6 +151,7 @@ class Life:
                 ]
             more = self.world.new_blocks(ceil_div(after, group.tokens_per_block) - len(table))
             table.extend(more)
+            given.extend(more)
             added.append(more)
         return added
 
@@ -169,6 +172,7 @@ class Life:
         self.all_done()
         self.world.match(self.handle)
         self.tables = [[] for _ in self.tables]
+        self.given = [[] for _ in self.tables]
         self.computed = 0
         self.new = True
         return result

@@ -54,7 +54,7 @@ def test_every_entry_of_a_store_is_the_block_of_its_chunk(plot: Plot) -> None:
                     assert number == group.number
                     chunk = life.state.keys[number].index(key)
                     block = chunk * per_chunk + int(plan.index[entry])
-                    assert life.tables[number][block] == plan.blocks[entry]
+                    assert life.given[number][block] == plan.blocks[entry]
                 at += size
 
 
