@@ -99,7 +99,7 @@ def fit_end(
     if whole:
         states = [group for group in geometry.groups if group.align]
         return all(_ready(pool, client, state, group, end) for group in states)
-    if not tail or end % geometry.tokens_per_hash:
+    if not geometry.partial_tail or end % geometry.tokens_per_hash:
         return False
     for group in geometry.groups:
         if not _ready(pool, client, state, group, tail_position(geometry, group, end)):

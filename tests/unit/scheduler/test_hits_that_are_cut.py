@@ -90,6 +90,12 @@ def test_a_hit_of_whole_chunks_cut_to_a_chunk_without_a_state_loads_nothing() ->
     assert not world.idle().busy
 
 
+def test_a_hit_of_whole_chunks_cut_to_where_a_tail_ends_loads_that_one() -> None:
+    world, hit = promised(F16, M16, states=(4, 16))
+    assert hit == 16
+    assert ends(world, cut(world, 4)) == [[4], [4]]
+
+
 def test_what_was_not_loaded_is_computed_and_offered_from_the_first_chunk() -> None:
     world, _ = promised(F16, M16, states=(28,), attention=(28,))
     assert cut(world, 20).plan is None
