@@ -102,7 +102,7 @@ class Agent:
 
     def state(self) -> dict[str, Any]:
         """Return ``/debug/state``."""
-        return read_debug_state(self._debug_address)
+        return read_debug_state(self.debug_address)
 
     def log(self) -> str:
         """Return what it has logged since its last start."""
