@@ -6,32 +6,24 @@ The engine's KV memory is in files that the agent opens; the agent's own memory 
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Final
 
 from kvoffload_api.wire.copying import Copied, Share, Shared, SharedLayer, Start, Stop
 from kvoffload_api.wire.framing import FramingError
 from kvoffload_api.wire.messages import (
-    PROTOCOL_VERSION,
     CapsChanged,
-    Hello,
     Message,
     Refused,
     Welcome,
 )
-from kvoffload_client.connection import Connection
 from kvoffload_client.jobs import Job, JobKey, JobResult
 from kvoffload_client.layout import SharedKVLayer, SharedKVMemory
+from kvoffload_client.rank import RankSession
 from kvoffload_client.settings import ClientSettings
-from kvoffload_client.version import CLIENT_VERSION
 
 _log = logging.getLogger(__name__)
-
-# As for copies of the engine's own: a slice of 8 MiB ends within milliseconds.
-_STOP_SECONDS: Final = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,7 +35,7 @@ class _Handed:
     stopped: str = ""
 
 
-class DelegatedWorkerSession:
+class DelegatedWorkerSession(RankSession):
     """One rank whose copies the agent makes; call it from one thread.
 
     It is used as ``WorkerSession`` is, with ``EngineLayout.copies`` being ``agent``. What the
@@ -52,27 +44,11 @@ class DelegatedWorkerSession:
     """
 
     def __init__(self, *, settings: ClientSettings, rank: int, memory: SharedKVMemory) -> None:
-        self._settings = settings
-        self._rank = rank
+        super().__init__(settings=settings, rank=rank)
         self._share, self._files = _share_of(memory)
         self._block_bytes = [sum(layer.block_bytes for layer in group) for group in memory]
-        self._changed = threading.Condition()
-        self._link: tuple[int, int] | None = None
         self._joining: tuple[int, int] | None = None
         self._handed: dict[JobKey, _Handed] = {}
-        self._results: list[JobResult] = []
-        self._connection = Connection(
-            path=settings.socket_path, hello=self._hello, handler=self, name=f"worker {rank}"
-        )
-
-    def start(self) -> None:
-        """Begin to connect in the background and return at once."""
-        self._connection.start()
-
-    def wait_ready(self, *, timeout_seconds: float) -> bool:
-        """Wait until the session is joined; for start-up and tests only."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._link is not None, timeout_seconds)
 
     def close(self) -> None:
         """Close the connection; the agent ends its copies before it lets anyone have its memory.
@@ -80,12 +56,6 @@ class DelegatedWorkerSession:
         The files must stay allocated until the agent has closed its end, which is soon.
         """
         self._connection.close()
-
-    @property
-    def ready(self) -> bool:
-        """Whether the session is joined and connected."""
-        with self._changed:
-            return self._link is not None
 
     def mapped_ranges(self) -> list[tuple[int, int]]:
         """Return nothing: no memory of the agent is ever mapped here."""
@@ -104,37 +74,12 @@ class DelegatedWorkerSession:
         with self._changed:
             now = time.monotonic()
             late = [
-                handed
-                for handed in self._handed.values()
+                key
+                for key, handed in self._handed.items()
                 if handed.give_up_at is not None and now > handed.give_up_at
             ]
             self._stop(late, "its deadline passed")
-            results, self._results = self._results, []
-            return results
-
-    def wait(self, keys: Iterable[JobKey], *, timeout_seconds: float) -> frozenset[JobKey]:
-        """Wait until these jobs no longer touch KV memory; unknown and ended ones count as that.
-
-        Jobs that take longer are stopped: they fail, and are returned.
-
-        Raises:
-            TimeoutError: the agent did not say that they ended; the engine must not go on.
-        """
-        wanted = frozenset(keys)
-
-        def idle() -> bool:
-            return wanted.isdisjoint(self._handed)
-
-        with self._changed:
-            if self._changed.wait_for(idle, timeout_seconds):
-                return frozenset()
-            late = wanted & self._handed.keys()
-            self._stop(
-                [self._handed[key] for key in late], "it had to end before its blocks were written"
-            )
-            if not self._changed.wait_for(idle, _STOP_SECONDS):
-                raise TimeoutError(f"copies {sorted(late)} did not stop in {_STOP_SECONDS:g} s")
-            return late
+        return super().poll()
 
     def _submit(self, job: Job, deadline_seconds: float) -> None:
         give_up_at = time.monotonic() + deadline_seconds if deadline_seconds > 0 else None
@@ -146,8 +91,12 @@ class DelegatedWorkerSession:
                 self._results.append(_result(job, reason="its session is over"))
                 self._changed.notify_all()
 
-    def _stop(self, late: Sequence[_Handed], reason: str) -> None:
-        fresh = [handed for handed in late if not handed.stopped]
+    @property
+    def _unfinished(self) -> Collection[JobKey]:
+        return self._handed
+
+    def _stop(self, keys: Iterable[JobKey], reason: str) -> None:
+        fresh = [handed for key in keys if not (handed := self._handed[key]).stopped]
         for handed in fresh:
             handed.stopped = reason
         if fresh:
@@ -207,16 +156,6 @@ class DelegatedWorkerSession:
             for item in handed:
                 self._results.append(_result(item.job, reason="the agent is gone"))
             self._changed.notify_all()
-
-    def _hello(self) -> Hello:
-        return Hello(
-            protocol=PROTOCOL_VERSION,
-            role="worker",
-            session_key=self._settings.session_key,
-            rank=self._rank,
-            token=self._settings.read_token(),
-            client_version=CLIENT_VERSION,
-        )
 
 
 def _result(job: Job, *, reason: str, nbytes: int = 0) -> JobResult:
