@@ -18,7 +18,7 @@ from kvoffload_client.segments import Segments
 
 # Between slices a copy looks whether it is still wanted. 8 MiB take about a millisecond and cost
 # nothing measurable against one call (``datapath.md`` section 1.3, "Control latency").
-_SLICE_BYTES: Final = 8 * 1024 * 1024
+SLICE_BYTES: Final = 8 * 1024 * 1024
 _JOIN_SECONDS: Final = 5.0
 
 
@@ -125,7 +125,7 @@ def _unwanted(work: Work) -> str:
 
 
 def _slice_ends(copies: Copies) -> list[int]:
-    """Return where to cut the ranges so that slices have about ``_SLICE_BYTES``."""
-    slices = np.cumsum(copies.lengths) // np.uint64(_SLICE_BYTES)
+    """Return where to cut the ranges so that slices have about ``SLICE_BYTES``."""
+    slices = np.cumsum(copies.lengths) // np.uint64(SLICE_BYTES)
     cuts = (np.flatnonzero(np.diff(slices)) + 1).tolist()
     return [*cuts, len(slices)] if len(slices) else []

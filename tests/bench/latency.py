@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvoffload_client.copy import BlockCopy
+from kvoffload_client.lane import SLICE_BYTES
 
 ROUNDS = 4000
 MESSAGE = b"x" * 64
 TIMEOUT_SECONDS = 30.0
-# What a lane copies between two looks at whether it is still wanted.
-SLICE_BYTES = 8 * 1024 * 1024
 
 Addresses = NDArray[np.uint64]
 

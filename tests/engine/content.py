@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kvoffload_agent.memory.segment import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK
 from kvoffload_client import KVLayer, SharedKVLayer
 
 Words = NDArray[np.uint64]
@@ -56,7 +55,7 @@ def make_kv_file(size: int, *, sealed: bool) -> int:
         Path(name).unlink()
     os.ftruncate(fd, size)
     if sealed:
-        fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     return fd
 
 

@@ -16,7 +16,6 @@ from typing import Final
 
 import numpy as np
 
-from kvoffload_agent.memory.segment import F_SEAL_SHRINK
 from kvoffload_api.wire.copying import Share, SharedLayer
 from kvoffload_client.layout import KVLayer, KVMemory
 
@@ -27,7 +26,6 @@ FILE_BYTES: Final = 1 << FILE_SHIFT
 # Bounds of numbers from the wire: sums and products of two of them stay within 64 bits.
 _MAX_BLOCKS: Final = 1 << 31
 _MAX_BLOCK_BYTES: Final = 1 << 32
-_F_GET_SEALS: Final = fcntl.F_GET_SEALS if hasattr(fcntl, "F_GET_SEALS") else 1034
 _STAT_BLOCK: Final = 512
 
 
@@ -139,7 +137,7 @@ def _open(fd: int, number: int) -> File:
 
 def _cannot_shrink(fd: int) -> bool:
     try:
-        return bool(fcntl.fcntl(fd, _F_GET_SEALS) & F_SEAL_SHRINK)
+        return bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
     except OSError:  # not a file in memory
         return False
 

@@ -8,7 +8,6 @@ in place. Nothing here raises: what cannot be read becomes a level's ``problem``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -70,11 +69,10 @@ def read_levels(root: Path) -> tuple[tuple[Level, ...], tuple[str, ...]]:
     hierarchy at a time.
     """
     try:
-        membership = parse_membership((root / "proc/self/cgroup").read_text())
-        mounts = parse_mounts((root / "proc/self/mountinfo").read_text())
+        groups = _groups(root)
     except (OSError, UnicodeDecodeError) as error:
         return (), (f"the cgroup of this process is unknown: {error}",)
-    for version, point, own in _groups(root, membership=membership, mounts=mounts):
+    for version, point, own in groups:
         levels = chain(point, own=own, version=version)
         if levels:
             return levels, ()
@@ -87,11 +85,10 @@ def own_groups(root: Path) -> tuple[int, tuple[Path, ...]]:
     ``(0, ())`` if there is none; never raises.
     """
     try:
-        membership = parse_membership((root / "proc/self/cgroup").read_text())
-        mounts = parse_mounts((root / "proc/self/mountinfo").read_text())
+        groups = _groups(root)
     except (OSError, UnicodeDecodeError):
         return 0, ()
-    for version, point, own in _groups(root, membership=membership, mounts=mounts):
+    for version, point, own in groups:
         file = "memory.limit_in_bytes" if version == 1 else "memory.max"
         folders = [own, *own.parents]
         visible = folders[: folders.index(point) + 1]
@@ -100,10 +97,15 @@ def own_groups(root: Path) -> tuple[int, tuple[Path, ...]]:
     return 0, ()
 
 
-def _groups(
-    root: Path, *, membership: dict[int, str], mounts: list[Mount]
-) -> Iterator[tuple[int, Path, Path]]:
-    """Return (version, mount point, own group) of each hierarchy this process is in."""
+def _groups(root: Path) -> list[tuple[int, Path, Path]]:
+    """Return (version, mount point, own group) of each hierarchy this process is in.
+
+    Raises:
+        OSError, UnicodeDecodeError: what the kernel says about this process is unreadable.
+    """
+    membership = parse_membership((root / "proc/self/cgroup").read_text())
+    mounts = parse_mounts((root / "proc/self/mountinfo").read_text())
+    groups = []
     for version in (1, 2):
         path = membership.get(version)
         mount = next((mount for mount in mounts if mount.version == version), None)
@@ -114,7 +116,8 @@ def _groups(
         # A path outside the mount's root (a container with the host's hierarchy hidden) shows the
         # process's group at the mount point itself.
         own = point if relative is None else point / relative
-        yield version, point, own if own.is_dir() else point
+        groups.append((version, point, own if own.is_dir() else point))
+    return groups
 
 
 def chain(point: Path, *, own: Path, version: int) -> tuple[Level, ...]:

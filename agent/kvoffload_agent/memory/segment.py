@@ -9,11 +9,6 @@ import mmap
 import os
 from typing import Final
 
-# linux/fcntl.h; Python's fcntl module names them only from 3.13 or not at all.
-F_ADD_SEALS: Final = 1033
-F_SEAL_SEAL: Final = 0x1
-F_SEAL_SHRINK: Final = 0x2
-F_SEAL_GROW: Final = 0x4
 # linux/mman.h, since Linux 5.14.
 MADV_POPULATE_WRITE: Final = 23
 
@@ -77,7 +72,8 @@ class Segment:
     def seal(self) -> None:
         """Fix the size for ever, so that no peer can truncate what others have mapped."""
         self._unmap()
-        fcntl.fcntl(self.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
 
     def close(self) -> None:
         """Give the memory back once the last mapper is gone; may be called again."""

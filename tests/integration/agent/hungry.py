@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
+from tests.harness.cgroups import Group
 from tests.integration.agent.agent import Agent
 from tests.integration.agent.wire import Peer
 
@@ -19,6 +24,17 @@ metadata: {name: default}
 spec:
   nodeBudget: {hostMemory: 2Gi}
 """
+
+
+@contextlib.contextmanager
+def running_in(group: Group) -> Iterator[Agent]:
+    """Run an agent in a cgroup, under the policy."""
+    # Unix socket paths hold at most 107 bytes; pytest's own directories can be longer.
+    with tempfile.TemporaryDirectory(prefix="kvo") as directory:
+        agent = Agent(Path(directory), wrapper=group.enter())
+        agent.write("default.yaml", POLICY)
+        with agent:
+            yield agent
 
 
 class Hungry:

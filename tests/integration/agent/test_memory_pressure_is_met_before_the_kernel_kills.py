@@ -7,18 +7,16 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.harness.cgroups import Group
 from tests.integration.agent.agent import Agent, eventually
-from tests.integration.agent.hungry import MIB, POLICY
+from tests.integration.agent.hungry import MIB, running_in
 from tests.integration.agent.wire import Closed, Peer
 
 from kvoffload_api.wire.messages import Complete, FromEngine, Map, Mapped, Unmap, Unmapped
@@ -54,11 +52,8 @@ def group(outer: Group) -> Iterator[Group]:
 
 @pytest.fixture
 def agent(group: Group) -> Iterator[Agent]:
-    with tempfile.TemporaryDirectory(prefix="kvo") as directory:
-        made = Agent(Path(directory), wrapper=group.enter())
-        made.write("default.yaml", POLICY)
-        with made:
-            yield made
+    with running_in(group) as made:
+        yield made
 
 
 class Obedient:

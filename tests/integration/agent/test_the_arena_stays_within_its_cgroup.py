@@ -9,14 +9,13 @@ import contextlib
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.harness.cgroups import Group
 from tests.integration.agent.agent import Agent, eventually
-from tests.integration.agent.hungry import MIB, POLICY, Hungry
+from tests.integration.agent.hungry import MIB, Hungry, running_in
 
 pytestmark = pytest.mark.cgroup
 
@@ -32,11 +31,8 @@ def group() -> Iterator[Group]:
 
 @pytest.fixture
 def confined(group: Group) -> Iterator[Agent]:
-    with tempfile.TemporaryDirectory(prefix="kvo") as directory:
-        agent = Agent(Path(directory), wrapper=group.enter())
-        agent.write("default.yaml", POLICY)
-        with agent:
-            yield agent
+    with running_in(group) as agent:
+        yield agent
 
 
 @pytest.fixture

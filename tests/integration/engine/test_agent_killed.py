@@ -23,6 +23,22 @@ def again(engine: Engine, name: str) -> int:
     return engine.stats.loaded_tokens - before
 
 
+def kill_while_it_loads(agent: Agent, engine: Engine) -> None:
+    """Kill the agent under a load of a new engine, which recomputes."""
+    again(engine, "stores")
+    engine.pool.unregister(range(engine.options.num_blocks))
+    request = engine.add(make_request("caught", prefix=1, num_prompt_tokens=PROMPT))
+
+    def loading() -> int:
+        engine.step()
+        return request.loading
+
+    eventually(loading, what="the load begins")
+    agent.process.kill()
+    engine.run([])
+    assert (engine.stats.requests_done, engine.stats.mismatches) == (2, 0)
+
+
 def test_killed_between_requests(agent: Agent, engines: Engines) -> None:
     engine = engines()
     assert again(engine, "stores") == 0
@@ -39,19 +55,7 @@ def test_killed_between_requests(agent: Agent, engines: Engines) -> None:
 
 
 def test_killed_while_loads_are_in_flight(agent: Agent, engines: Engines) -> None:
-    engine = engines()
-    again(engine, "stores")
-    engine.pool.unregister(range(engine.options.num_blocks))
-    request = engine.add(make_request("caught", prefix=1, num_prompt_tokens=PROMPT))
-
-    def loading() -> int:
-        engine.step()
-        return request.loading
-
-    eventually(loading, what="the load begins")
-    agent.process.kill()
-    engine.run([])
-    assert (engine.stats.requests_done, engine.stats.mismatches) == (2, 0)
+    kill_while_it_loads(agent, engines())
 
 
 def test_no_segment_of_a_killed_agent_stays_mapped(agent: Agent, engines: Engines) -> None:

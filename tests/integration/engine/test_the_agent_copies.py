@@ -13,7 +13,7 @@ from tests.engine.content import make_kv_file
 from tests.engine.engine import Engine
 from tests.engine.trace import make_request
 from tests.integration.engine.conftest import Agent, Engines, eventually
-from tests.integration.engine.test_agent_killed import PROMPT, STORED, again
+from tests.integration.engine.test_agent_killed import STORED, again, kill_while_it_loads
 from tests.integration.engine.test_sharing import DEADLINE_SECONDS, last, start
 
 # As the engines of these tests: 256 blocks of two layers of 8 KiB.
@@ -56,18 +56,7 @@ def test_it_shares_chunks_with_engines_that_copy_by_themselves(
 
 def test_the_agent_is_killed_while_it_loads(agent: Agent, engines: Engines, kv_file: int) -> None:
     engine = engines(kv_file=kv_file)
-    again(engine, "stores")
-    engine.pool.unregister(range(engine.options.num_blocks))
-    request = engine.add(make_request("caught", prefix=1, num_prompt_tokens=PROMPT))
-
-    def loading() -> int:
-        engine.step()
-        return request.loading
-
-    eventually(loading, what="the load begins")
-    agent.process.kill()
-    engine.run([])
-    assert (engine.stats.requests_done, engine.stats.mismatches) == (2, 0)
+    kill_while_it_loads(agent, engine)
     agent.start_again()
     eventually(lambda: engine.session.ready and engine.runner.worker.ready, what="it reconnects")
     engines.wait_ready(engine)
