@@ -33,4 +33,4 @@ def make_engine(config: SchedulerConfig, pool: Pool) -> Engine:
         ValueError: the engine's geometry contradicts itself.
     """
     assert isinstance(pool, PartitionPool)
-    return EngineScheduler(config, pool, holds_slots_at_reset=True)
+    return EngineScheduler(config, pool, safe_reset=True)

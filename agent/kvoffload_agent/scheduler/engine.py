@@ -38,16 +38,17 @@ class EngineScheduler:
     Args:
         config: Of the engine.
         pool: Of its partition.
-        holds_slots_at_reset: Whether a slot that a copy uses when the cache is reset is free only
-            once that copy has ended. The engine alone would be safe without, since it flushes the
-            copy first; another engine of the partition would not know of it.
+        safe_reset: Whether a reset is safe where vLLM's is not. A slot that a copy uses then is
+            free only once that copy has ended: the engine flushes the copy first, another engine
+            of the partition would not know of it. And of a running request that is stored from 0
+            again, blocks that left its window and hold others' KV by now are left out.
 
     Raises:
         GeometryError: the configuration contradicts itself.
     """
 
     def __init__(
-        self, config: SchedulerConfig, pool: PartitionPool, *, holds_slots_at_reset: bool = False
+        self, config: SchedulerConfig, pool: PartitionPool, *, safe_reset: bool = False
     ) -> None:
         self.geometry = Geometry(config)
         self.pool = pool
@@ -66,7 +67,7 @@ class EngineScheduler:
         self._writer = StoreWriter(self.geometry, pool, self.client, self.jobs)
         self._allocated: set[int] = set()
         self._request_level = pool.below.request_level
-        self._holds_slots_at_reset = holds_slots_at_reset
+        self._safe_reset = safe_reset
         self._closed = False
 
     # --- requests ----------------------------------------------------------------------------
@@ -139,6 +140,7 @@ class EngineScheduler:
         tables = [np.asarray(table, dtype=np.int64) for table in blocks]
         for table in tables:
             self._allocated.update(np.abs(table).tolist())
+            self._writer.loaded_into(table[table > 0])
         if external_tokens <= 0:
             self._matcher.give_up(handle)
             return LoadResult(plan=None)
@@ -238,14 +240,16 @@ class EngineScheduler:
         """Reset the prefix cache: forget every chunk, flush every job, store from 0 again."""
         for handle in [key for key, state in self.requests.items() if state.status]:
             self._end(handle)
-        own = self.jobs.reset(hold=self._holds_slots_at_reset)
+        own = self.jobs.reset(hold=self._safe_reset)
         for state in [state for state in self.requests.values() if state.closed]:
             self._drop(state)
         self.pool.reset(self.client, own=own)
         self.client.fenced = self.jobs.resetting
         for state in self.requests.values():
+            if self._safe_reset:
+                self._writer.drop_lost(state)
             state.rewind()
-            if not self._holds_slots_at_reset:
+            if not self._safe_reset:
                 state.pool_request.writing = 0
 
     def close(self) -> None:

@@ -26,7 +26,8 @@ class RequestState:
     ``sync``: that hit is to be loaded before the forward of the step that allocates for it.
     ``next_store``: first chunk not offered yet. ``wake_at``: tokens below which no chunk becomes
     storable. ``waiting_since``: when it first waited for a chunk. ``refused``: what was offered in
-    vain, and to which state of the pool. ``blocks``: block table, 0 = outside the window.
+    vain, and to which state of the pool. ``blocks``: block table, 0 = outside the window;
+    ``contents``: of windowed groups, what each block of it held when the table got it.
     ``closed``: it ended and nothing of it will be offered any more; it is remembered while its
     copies run.
     """
@@ -52,6 +53,7 @@ class RequestState:
             self.hashes if group.stride == 1 else [] for group in geometry.groups
         ]
         self.blocks: list[list[int]] = [[] for _ in geometry.groups]
+        self.contents: list[list[int]] = [[] for _ in geometry.groups]
         self.next_store = [0] * len(geometry.groups)
         self.jobs: dict[int, Job] = {}
         self.waiting_since: float | None = None
@@ -81,6 +83,7 @@ class RequestState:
     def reset_cursor(self) -> None:
         """Forget block tables; everything is offered anew."""
         self.blocks = [[] for _ in self.blocks]
+        self.contents = [[] for _ in self.contents]
         self.rewind()
 
     def rewind(self) -> None:

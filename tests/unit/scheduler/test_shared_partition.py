@@ -17,7 +17,7 @@ class Two(World):
 
     def __init__(self, *, tokens: int, slots: int) -> None:
         super().__init__(full(4), tokens=tokens, slots=slots)
-        self.other = EngineScheduler(self.config, self.pool, holds_slots_at_reset=True)
+        self.other = EngineScheduler(self.config, self.pool, safe_reset=True)
         self._strangers = 0
 
     def other_asks(self, handle: int = 1) -> int | None:
@@ -126,7 +126,7 @@ def test_a_dead_engine_gives_back_pins_and_half_written_slots() -> None:
 
 def test_slots_of_a_reset_are_free_once_their_copies_ended() -> None:
     two = Two(tokens=16, slots=4)
-    two.engine = EngineScheduler(two.config, two.pool, holds_slots_at_reset=True)
+    two.engine = EngineScheduler(two.config, two.pool, safe_reset=True)
     [plan] = two.run(two.request(), 16).stores
     two.engine.reset()
     assert two.pool.free_slots == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.scheduler.builders import FREE, World, full, mamba, sliding
 
+from kvoffload_agent.scheduler.engine import EngineScheduler
 from kvoffload_agent.scheduler.types import Handoff, RequestCaps
 from kvoffload_agent.tiers.host import HostConfig
 
@@ -98,6 +99,41 @@ def test_a_last_window_whose_block_the_request_reused_is_not_stored() -> None:
     world.run(handle, 1, blocks=[[], [15]])
     final = world.end(handle, status="aborted").stores
     assert 15 not in [block for plan in final for block in plan.blocks.tolist()]
+
+
+@pytest.mark.parametrize("taker", ["itself", "another"])
+def test_a_reset_stores_a_window_again_but_for_blocks_that_hold_others_kv(taker: str) -> None:
+    """Chunks 0 and 1 left the window; block 12, of chunk 1, was given away since."""
+    world = World(full(4), sliding(4, 8), tokens=20)
+    world.engine = EngineScheduler(world.config, world.pool, safe_reset=True)
+    handle = world.request()
+    stored = world.run(handle, 16, blocks=[[1, 2, 3, 4], [11, 12, 13, 14]]).stores
+    world.done(*stored)
+    if taker == "itself":
+        world.run(handle, 1, blocks=[[5], [12]])
+    else:
+        world.run(world.request(), 4, blocks=[[5], [12]])
+    world.engine.reset()
+
+    again = world.run(handle, 1, blocks=[[6], [16]]).stores
+    assert world.chunks_of(again, 1) == [0, 2, 3]
+    assert [block for plan in again for block in plan.blocks.tolist() if block > 10] == [11, 13, 14]
+
+
+def test_a_block_shared_with_its_kv_is_stored_again_by_each_who_has_it() -> None:
+    world = World(full(4), sliding(4, 8), tokens=20)
+    world.engine = EngineScheduler(world.config, world.pool, safe_reset=True)
+    first = world.request()
+    world.done(*world.run(first, 8, blocks=[[1, 2], [11, 12]]).stores)
+    second = world.request()
+    world.match(second, local=8)
+    world.alloc(second, 0, [[-1, -2, 3], [-11, -12, 13]])
+    world.computed[second] = 8
+    world.run(second, 1, blocks=[[1, 2, 3], [11, 12, 13]], new=True)
+    world.engine.reset()
+
+    again = world.run(first, 1, blocks=[[4], [14]]).stores
+    assert world.chunks_of(again, 1) == [0, 1]
 
 
 @pytest.mark.parametrize(("cap", "stored"), [(None, True), (0, False), (16, False), (28, True)])

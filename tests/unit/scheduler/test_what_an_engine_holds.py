@@ -38,7 +38,7 @@ def test_a_promised_tail_is_not_evicted_by_another_engine() -> None:
 
 def test_an_engine_that_leaves_gives_back_what_it_promised_read_and_wrote() -> None:
     world = World(full(16), tokens=64, slots=8)
-    holding = EngineScheduler(world.config, world.pool, holds_slots_at_reset=True)
+    holding = EngineScheduler(world.config, world.pool, safe_reset=True)
     world.engine, left = holding, world.engine
     left.close()
     world.put_all()

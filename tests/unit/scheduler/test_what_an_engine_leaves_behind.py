@@ -80,7 +80,7 @@ def test_a_tier_hears_once_of_the_end_of_a_request_that_wrote_during_a_reset(
 ) -> None:
     tier = Told()
     world = World(full(4), tokens=4, tiers=[tier])
-    world.engine = EngineScheduler(world.config, world.pool, holds_slots_at_reset=holds)
+    world.engine = EngineScheduler(world.config, world.pool, safe_reset=holds)
     handle = world.request()
     [plan] = world.run(handle, 4).stores
     number = world.engine.requests[handle].pool_request.number

@@ -11,8 +11,9 @@ from kvoffload_agent.scheduler.jobs import Jobs
 from kvoffload_agent.scheduler.plan import Part, assemble, whole_chunks
 from kvoffload_agent.scheduler.request import RequestState, positions
 from kvoffload_agent.scheduler.store import handoffs
+from kvoffload_agent.scheduler.store.contents import Contents
 from kvoffload_agent.scheduler.store.select import Selection, Selector
-from kvoffload_agent.scheduler.types import CopyPlan, ScheduledRequest, StepInput
+from kvoffload_agent.scheduler.types import Blocks, CopyPlan, ScheduledRequest, StepInput
 from kvoffload_agent.tiers.policy.base import KeyRun
 from kvoffload_agent.tiers.pool import Client, PartitionPool
 from kvoffload_agent.tiers.slots import Slots
@@ -29,9 +30,15 @@ class StoreWriter:
         self._client = client
         self._jobs = jobs
         self._selector = Selector(geometry)
+        self._contents = Contents()
         self._given: set[int] = set()
 
     # --- block tables ------------------------------------------------------------------------
+
+    def loaded_into(self, blocks: Blocks) -> None:
+        """These blocks were allocated for a load."""
+        if self._geometry.windowed:
+            self._contents.given(blocks.tolist())
 
     def take_tables(self, step: StepInput, requests: Requests, allocated: set[int]) -> None:
         """Follow the block tables of a step; re-allocated blocks flush the jobs that read them.
@@ -48,11 +55,12 @@ class StoreWriter:
         if given:
             self._jobs.flush(self._jobs.fences.crossed(given))
             if self._geometry.windowed:
+                self._contents.given(target for _, target in step.copies)
                 for state in requests.values():
                     self._drop_stale(state, given)
         for entry in step.requests:
             if entry.blocks is not None and entry.handle in requests:
-                _extend(requests[entry.handle], entry)
+                self._extend(requests[entry.handle], entry)
 
     def _drop_stale(self, state: RequestState, given: set[int]) -> None:
         """Null window blocks that went to somebody else before they were stored."""
@@ -62,6 +70,31 @@ class StoreWriter:
                 if table[at] in given:
                     table[at] = 0
                     state.refused = None
+
+    def _extend(self, state: RequestState, entry: ScheduledRequest) -> None:
+        whole = entry.new or entry.resumed
+        if whole:
+            state.refused = None
+        for number, table in enumerate(entry.blocks or ()):
+            row = np.asarray(table, dtype=np.int64).tolist()
+            group = self._geometry.groups[number]
+            if whole:
+                state.blocks[number] = []
+                state.contents[number] = []
+            state.blocks[number] += row
+            if group.windowed:
+                # A new table begins with what was computed before, by others maybe.
+                kept = entry.computed // group.tokens_per_block if whole else 0
+                self._contents.given(row[kept:])
+                state.contents[number] += self._contents.of(row)
+
+    def drop_lost(self, state: RequestState) -> None:
+        """Null window blocks that went to somebody else, also after they were stored."""
+        for group in self._geometry.windowed:
+            table, taken = state.blocks[group.number], state.contents[group.number]
+            for at, number in enumerate(self._contents.of(table)):
+                if number != taken[at]:
+                    table[at] = 0
 
     # --- jobs --------------------------------------------------------------------------------
 
@@ -222,13 +255,3 @@ class StoreWriter:
             hashes = [keys[at] for at in chunks]
             ends = (np.array(chunks, dtype=np.int64) + 1) * group.chunk
         return KeyRun(group=group.number, hashes=hashes, positions=ends)
-
-
-def _extend(state: RequestState, entry: ScheduledRequest) -> None:
-    for number, table in enumerate(entry.blocks or ()):
-        row = np.asarray(table, dtype=np.int64).tolist()
-        if entry.new or entry.resumed:
-            state.blocks[number] = row
-            state.refused = None
-        else:
-            state.blocks[number] += row

@@ -42,7 +42,7 @@ class Engine:
         self.agent = agent
         agent.num_sessions += 1
         self.session = Session(agent=agent, number=agent.num_sessions, config=self.config)
-        self.scheduler = EngineScheduler(self.config, agent.pool, holds_slots_at_reset=True)
+        self.scheduler = EngineScheduler(self.config, agent.pool, safe_reset=True)
         self.known: set[int] = set()
         self.tabled: set[int] = set()
         for copy in self.planned:
