@@ -96,7 +96,7 @@ class LocalDisk:
             if key in present:
                 tier.keep_within()
             else:
-                del self._tiers[key]
+                self._tiers.pop(key).close()
 
     def close(self) -> None:
         """End every transfer; files stay for the next agent."""

@@ -25,6 +25,15 @@ class Found(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
+class Survey:
+    """``packs``: newest first. ``folders``: bytes of the directories themselves."""
+
+    packs: list[Found] = field(default_factory=list)
+    folders: dict[str, int] = field(default_factory=dict)
+    rejected: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True, kw_only=True)
 class Batch:
     """``packs``: newest first. ``rejected``: files by reason; they are removed."""
 
@@ -32,29 +41,31 @@ class Batch:
     rejected: Counter[str] = field(default_factory=Counter)
 
 
-def survey(files: Files) -> tuple[list[Found], Counter[str]]:
-    """Return all packs, newest first, and what else lay there; that is removed.
+def survey(files: Files) -> Survey:
+    """Return all packs, and what else lay there; that is removed.
 
     Order is by name, which begins with the time of writing: access times say nothing on many
     mounts.
     """
-    found: list[Found] = []
-    rejected: Counter[str] = Counter()
+    found = Survey()
     for folder in files.folders():
         try:
-            listed = files.names(folder)
-        except OSError:
-            rejected["unreadable"] += 1
+            listed, own = files.names(folder)
+        except DamagedError as error:
+            found.rejected[error.reason] += 1
             continue
-        for name, size in listed:
-            if layout.is_pack(name):
-                found.append(Found(folder, name, size))
-            else:
-                _reject(files, folder, name, rejected, "unfinished")
-        if not listed:
-            files.tidy(folder)
-    found.sort(key=lambda item: item.name, reverse=True)
-    return found, rejected
+        except OSError:
+            found.rejected["unreadable"] += 1
+            continue
+        packs = [Found(folder, name, size) for name, size in listed if layout.is_pack(name)]
+        for name, _ in listed:
+            if not layout.is_pack(name):
+                _reject(files, folder, name, found.rejected, "unfinished")
+        found.packs += packs
+        if packs or not files.tidy(folder):
+            found.folders[folder] = own
+    found.packs.sort(key=lambda item: item.name, reverse=True)
+    return found
 
 
 def adopt(files: Files, items: Sequence[Found]) -> Batch:

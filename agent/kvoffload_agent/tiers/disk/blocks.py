@@ -19,7 +19,6 @@ from kvoffload_agent.tiers.disk.rows import (
     Cancel,
     SlotRows,
     Wanted,
-    Written,
     read_memory,
     write_memory,
 )
@@ -36,8 +35,11 @@ class Blocks:
 
     def fill(
         self, number: int, header: Header, rows: SlotRows, first: int, cancel: Cancel
-    ) -> Written:
-        """Write the rows from ``first`` on and then the header, which knows their checksums."""
+    ) -> tuple[int, list[int]]:
+        """Write the rows from ``first`` on and then the header, which knows their checksums.
+
+        Returns the offset of the first chunk and the checksums.
+        """
         view = self._buffer()
         data_at = at = len(layout.encode(header))
         filled = 0
@@ -69,7 +71,7 @@ class Blocks:
             part = encoded[start : start + BUFFER_BYTES]
             view[: len(part)] = part
             self.put(number, view[: len(part)], start)
-        return Written(bytes=os.fstat(number).st_blocks * 512, data_at=data_at, sums=sums)
+        return data_at, sums
 
     def load(
         self, number: int, data_at: int, chunk: Wanted, rows: SlotRows, cancel: Cancel

@@ -59,6 +59,9 @@ class DiskIndex:
         self._negative: OrderedDict[tuple[str, Key], float] = OrderedDict()
         self._reserved: Counter[str] = Counter()
         self._leaving: dict[str, Pack] = {}
+        self._by_folder: dict[str, dict[str, Pack]] = {}
+        self._folder_bytes: dict[str, int] = {}
+        self._buckets: dict[str, str] = {}
         self._kept: Counter[str] = Counter()
         self._bytes = 0
 
@@ -66,13 +69,12 @@ class DiskIndex:
 
     @property
     def used(self) -> int:
-        """Bytes of all files, those being written and those being removed included."""
-        leaving = sum(pack.bytes for pack in self._leaving.values())
-        return self._bytes + leaving + sum(self._reserved.values())
+        """Bytes of all files and directories, what is being written or removed included."""
+        return self.kept + sum(pack.bytes for pack in self._leaving.values())
 
     @property
     def on_disk(self) -> int:
-        """Bytes of files that are whole, those being removed included."""
+        """Bytes of directories and of files that are whole, those being removed included."""
         return self.used - sum(self._reserved.values())
 
     @property
@@ -92,7 +94,8 @@ class DiskIndex:
     @property
     def kept(self) -> int:
         """Bytes that stay: ``used`` without what leaves."""
-        return self._bytes + sum(self._reserved.values())
+        folders = sum(self._folder_bytes.values())
+        return self._bytes + folders + sum(self._reserved.values())
 
     # --- finding -----------------------------------------------------------------------------
 
@@ -139,7 +142,9 @@ class DiskIndex:
     def add(self, pack: Pack, *, coldest: bool = False) -> None:
         """Take a file in. Chunks that are here already are found where they were."""
         assert pack.name not in self._packs
+        pack.bucket = self._buckets.get(pack.folder, pack.bucket)
         self._packs[pack.name] = pack
+        self._by_folder.setdefault(pack.folder, {})[pack.name] = pack
         self._number += 1
         pack.number = self._number
         self._numbered[pack.number] = pack
@@ -159,6 +164,10 @@ class DiskIndex:
         """
         if self._packs.pop(pack.name, None) is None:
             return False
+        siblings = self._by_folder[pack.folder]
+        del siblings[pack.name]
+        if not siblings:
+            del self._by_folder[pack.folder]
         self._bytes -= pack.bytes
         self._kept[pack.bucket] -= pack.bytes
         self._leaving[pack.name] = pack
@@ -177,13 +186,26 @@ class DiskIndex:
         """A file is gone."""
         self._leaving.pop(name, None)
 
+    def measure(self, folder: str, size: int) -> None:
+        """A partition's directory itself takes so many bytes now, 0: it is gone."""
+        if size:
+            self._folder_bytes[folder] = size
+        else:
+            self._folder_bytes.pop(folder, None)
+
     def charge(self, folder: str, bucket: str) -> None:
-        """Count a partition's packs against a bucket."""
-        for pack in self._packs.values():
-            if pack.folder == folder and pack.bucket != bucket:
-                self._kept[pack.bucket] -= pack.bytes
-                self._kept[bucket] += pack.bytes
-                pack.bucket = bucket
+        """Count a partition's packs against a bucket, those that come later too."""
+        if self._buckets.get(folder) == bucket:
+            return
+        self._buckets[folder] = bucket
+        for pack in self.of(folder):
+            self._kept[pack.bucket] -= pack.bytes
+            self._kept[bucket] += pack.bytes
+            pack.bucket = bucket
+
+    def leave(self, folder: str) -> None:
+        """Nobody uses a partition any more: its packs stay with the bucket that they have."""
+        self._buckets.pop(folder, None)
 
     # --- eviction ----------------------------------------------------------------------------
 
@@ -202,10 +224,14 @@ class DiskIndex:
             excess -= pack.bytes
         return found
 
+    def holds(self, folder: str) -> bool:
+        """Whether there are packs of a partition to serve from."""
+        return folder in self._by_folder
+
     def all(self) -> list[Pack]:
         """Return every pack, coldest first."""
         return list(self._packs.values())
 
     def of(self, folder: str) -> list[Pack]:
         """Return every pack of a partition."""
-        return [pack for pack in self._packs.values() if pack.folder == folder]
+        return list(self._by_folder.get(folder, {}).values())

@@ -4,112 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from kvoffload_agent.tiers.disk import layout
 from kvoffload_agent.tiers.disk.blocks import Blocks
+from kvoffload_agent.tiers.disk.directory import FILE_FLAGS, Directory
 from kvoffload_agent.tiers.disk.layout import ALIGN, DamagedError, Header
 from kvoffload_agent.tiers.disk.rows import Cancel, SlotRows, VanishedError, Wanted, Written
 
-LOCK_NAME: Final = "lock"
 
-_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE_FLAGS: Final = os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class DiskError(Exception):
-    """The directory cannot be used; whoever named it must act."""
-
-
-class Files(Blocks):
-    """The directory of a disk tier. ``reserve``: bytes of the file system that stay free."""
+class Files(Directory, Blocks):
+    """The packs in a disk tier's directory. ``reserve``: bytes of its file system to leave free."""
 
     def __init__(self, root: Path, *, reserve: int | None = None) -> None:
-        super().__init__()
-        self.root = root
-        self._reserve = reserve
-        self._root_fd = -1
-        self._lock_fd = -1
-
-    # --- the directory -----------------------------------------------------------------------
-
-    def open(self) -> None:
-        """Make and lock the directory.
-
-        Raises:
-            DiskError: it is no directory of ours, or another agent uses it.
-        """
-        try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._root_fd = os.open(self.root, _FOLDER_FLAGS)
-            os.fchmod(self._root_fd, 0o700)
-            flags = os.O_RDWR | os.O_CREAT | _FILE_FLAGS
-            self._lock_fd = os.open(LOCK_NAME, flags, 0o600, dir_fd=self._root_fd)
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self.close()
-            raise DiskError(f"another agent uses {self.root}") from error
-        except OSError as error:
-            self.close()
-            raise DiskError(f"{self.root}: {error.strerror}: name a directory of ours") from error
-
-    def close(self) -> None:
-        """Let another agent use the directory."""
-        for number in (self._root_fd, self._lock_fd):
-            if number >= 0:
-                os.close(number)
-        self._root_fd = self._lock_fd = -1
-
-    def available(self) -> int:
-        """Return the bytes that may still be written; below 0 if the reserve is used already."""
-        found = os.fstatvfs(self._root_fd)
-        reserve = self._reserve
-        if reserve is None:
-            # As much as ext4 keeps for root: kubelet evicts pods when a disk is nearly full.
-            reserve = found.f_blocks * found.f_frsize // 20
-        return found.f_bavail * found.f_frsize - reserve
-
-    def folders(self) -> list[str]:
-        """Return the names of all partitions' directories."""
-        names = os.listdir(self._root_fd)  # noqa: PTH208 - a descriptor, not a path
-        return [name for name in names if layout.is_folder(name)]
-
-    def names(self, folder: str) -> list[tuple[str, int]]:
-        """Return the (name, bytes by st_blocks) of all files of a partition."""
-        with self._folder(folder) as at, os.scandir(at) as entries:
-            return [
-                (entry.name, entry.stat(follow_symlinks=False).st_blocks * 512) for entry in entries
-            ]
-
-    def remove(self, folder: str, name: str) -> None:
-        """Remove one file; that it is gone already is as good."""
-        with contextlib.suppress(FileNotFoundError), self._folder(folder) as at:
-            os.unlink(name, dir_fd=at)
-
-    def tidy(self, folder: str) -> None:
-        """Remove a directory if it is empty."""
-        with contextlib.suppress(OSError):
-            os.rmdir(folder, dir_fd=self._root_fd)
-
-    @contextlib.contextmanager
-    def _folder(self, name: str, *, make: bool = False) -> Iterator[int]:
-        if make:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, 0o700, dir_fd=self._root_fd)
-        number = os.open(name, _FOLDER_FLAGS, dir_fd=self._root_fd)
-        try:
-            if make:
-                os.fchmod(number, 0o700)
-            yield number
-        finally:
-            os.close(number)
-
-    # --- packs -------------------------------------------------------------------------------
+        Directory.__init__(self, root, reserve=reserve)
+        Blocks.__init__(self)
 
     def write(
         self, header: Header, *, folder: str, rows: SlotRows, first: int, cancel: Cancel
@@ -118,8 +30,10 @@ class Files(Blocks):
 
         Raises:
             OSError: ENOSPC also where only the reserve is left; nothing stays behind.
+            DamagedError: something else lay where its directory belongs; it is removed.
             CancelledError: nothing stays behind.
         """
+        cancel.check()
         size = layout.file_bytes(
             header_bytes=len(layout.encode(header)),
             chunks=len(header.keys),
@@ -128,11 +42,14 @@ class Files(Blocks):
         if self.available() < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         temporary = header.name + layout.TEMPORARY_SUFFIX
-        with self._folder(folder, make=True) as at:
-            number = self._create(temporary, at)
+        with contextlib.ExitStack() as stack:
+            with self.making:
+                at = stack.enter_context(self.folder(folder, make=True))
+                number = self._create(temporary, at)
             try:
                 try:
-                    written = self.fill(number, header, rows, first, cancel)
+                    data_at, sums = self.fill(number, header, rows, first, cancel)
+                    size = taken(os.fstat(number))
                 finally:
                     os.close(number)
                 cancel.check()
@@ -141,7 +58,8 @@ class Files(Blocks):
                 with contextlib.suppress(OSError):
                     os.unlink(temporary, dir_fd=at)
                 raise
-        return written
+            own = os.fstat(at).st_blocks * 512
+        return Written(bytes=size, folder_bytes=own, data_at=data_at, sums=sums)
 
     def read(
         self,
@@ -163,8 +81,9 @@ class Files(Blocks):
             VanishedError: it is gone.
             OSError: the disk fails.
         """
+        cancel.check()
         try:
-            with self._folder(folder) as at:
+            with self.folder(folder) as at:
                 number = self.open_pack(name, at)
         except FileNotFoundError as error:
             raise VanishedError(name) from error
@@ -183,7 +102,7 @@ class Files(Blocks):
         Raises:
             DamagedError, OSError: it is not one.
         """
-        with self._folder(folder) as at:
+        with self.folder(folder) as at:
             number = self.open_pack(name, at, direct=False)
         try:
             info = os.fstat(number)
@@ -206,7 +125,7 @@ class Files(Blocks):
         Raises:
             DamagedError: it is a link, no plain file, or another user's.
         """
-        flags = os.O_RDONLY | os.O_NONBLOCK | _FILE_FLAGS
+        flags = os.O_RDONLY | os.O_NONBLOCK | FILE_FLAGS
         try:
             number = _open_direct(name, flags, folder, direct=direct)
         except OSError as error:
@@ -220,7 +139,7 @@ class Files(Blocks):
         return number
 
     def _create(self, name: str, folder: int) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _FILE_FLAGS
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | FILE_FLAGS
         try:
             number = os.open(name, flags | os.O_DIRECT, 0o600, dir_fd=folder)
         except OSError as error:
@@ -232,6 +151,14 @@ class Files(Blocks):
             number = os.open(name, flags, 0o600, dir_fd=folder)
         os.fchmod(number, 0o600)
         return number
+
+
+def taken(info: os.stat_result) -> int:
+    """Return the bytes that a file without holes takes.
+
+    ZFS allocates some seconds after a write and says 512 bytes until then.
+    """
+    return max(info.st_blocks * 512, info.st_size)
 
 
 def _open_direct(name: str, flags: int, folder: int, *, direct: bool) -> int:

@@ -64,6 +64,8 @@ class Job:
     cancel: Cancel = field(default_factory=Cancel)
     pending: int = 0
     arrived: set[Key] = field(default_factory=set)
+    moved: int = 0
+    """Bytes that a store has written."""
     failed: bool = False
     reported: bool = False
 
@@ -82,7 +84,7 @@ class Jobs:
     def refused(self, number: int, *, success: bool) -> None:
         """A job ended before anything began."""
         self._finished.append(
-            Finished(job=number, success=success, arrived=None if success else frozenset())
+            Finished(job=number, success=success, arrived=None if success else frozenset(), size=0)
         )
 
     def ended(self, job: Job) -> None:
@@ -116,5 +118,11 @@ class Jobs:
         # A thread that still runs was cancelled, and asks before it touches a row. Descriptors
         # that stayed open would keep memory that is counted as given back.
         job.rows.close()
-        arrived = frozenset(job.arrived) if job.load else None
-        self._finished.append(Finished(job=job.number, success=not job.failed, arrived=arrived))
+        self._finished.append(
+            Finished(
+                job=job.number,
+                success=not job.failed,
+                arrived=frozenset(job.arrived) if job.load else None,
+                size=None if job.load else job.moved,
+            )
+        )

@@ -11,7 +11,7 @@ import re
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -27,6 +27,8 @@ MAX_HEADER_BYTES: Final = 64 << 20
 PACK_BYTES: Final = 64 << 20
 # 64 MiB of tiny chunks would make a header that takes long to read at adoption.
 PACK_CHUNKS: Final = 4096
+# A group's number is part of a checksum as four bytes.
+MAX_GROUP: Final = (1 << 32) - 1
 
 PACK_SUFFIX: Final = ".pack"
 TEMPORARY_SUFFIX: Final = ".tmp"
@@ -54,7 +56,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bucket: str
     ranks: int
     row_bytes: int
-    keys: list[tuple[int, bytes]]
+    keys: list[tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_GROUP)], bytes]]
     sums: bytes
 
     @property

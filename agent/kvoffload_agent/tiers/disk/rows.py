@@ -57,9 +57,10 @@ class SlotRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """``bytes`` by st_blocks."""
+    """A pack that is whole. ``bytes`` of its file, ``folder_bytes`` of its directory's own."""
 
     bytes: int
+    folder_bytes: int
     data_at: int
     sums: list[int]
 

@@ -14,9 +14,11 @@ import structlog
 from kvoffload_agent.tiers.backpressure import BackPressure
 from kvoffload_agent.tiers.disk import layout
 from kvoffload_agent.tiers.disk.adopt import BATCH_PACKS, Found, adopt, survey
+from kvoffload_agent.tiers.disk.directory import DiskError
 from kvoffload_agent.tiers.disk.index import DiskIndex, Pack
-from kvoffload_agent.tiers.disk.io import DiskError, Files
+from kvoffload_agent.tiers.disk.io import Files
 from kvoffload_agent.tiers.disk.layout import DamagedError
+from kvoffload_agent.tiers.disk.removal import Removals
 from kvoffload_agent.tiers.disk.transfers import Transfers
 from kvoffload_agent.tiers.disk.workers import Workers
 
@@ -78,6 +80,7 @@ class DiskStore:
         self._found: list[Found] = []
         self._forgotten: set[str] = set()
         self._keeper = Workers(name="disk-keep", threads=1, woken=woken)
+        self.removals = Removals(files=files, index=self.index, keeper=self._keeper, clock=clock)
 
     @property
     def used(self) -> int:
@@ -86,8 +89,10 @@ class DiskStore:
 
     @property
     def capacity(self) -> int:
-        """Bytes that ``used`` may reach now."""
-        return self.limit() + self._unadopted
+        """Bytes that ``used`` may reach, as far as is known now."""
+        room = max(0, self._room + self._unadopted)
+        budget = self._budget()
+        return room if budget is None else max(0, min(room, budget))
 
     @property
     def available(self) -> int:
@@ -107,11 +112,8 @@ class DiskStore:
     # --- room --------------------------------------------------------------------------------
 
     def limit(self) -> int:
-        """Return the bytes that files may use together, as far as is known now."""
-        budget = self._budget()
-        if budget is None:
-            return max(0, self._room)
-        return max(0, min(self._room, budget - self._unadopted))
+        """Return the bytes that may be used beside files that are not adopted yet."""
+        return max(0, self.capacity - self._unadopted)
 
     def make_room(self, bucket: str, capacity: int, size: int) -> list[Pack] | None:
         """Reserve ``size`` bytes; returns packs to remove first, None if there is no room."""
@@ -121,6 +123,9 @@ class DiskStore:
             own = partial(_of_bucket, bucket)
             victims = index.victims(index.used_by(bucket) + size - capacity, matches=own)
             rest = index.kept - sum(pack.bytes for pack in victims) + size - self.limit()
+            if rest > 0 and self._unadopted:
+                # What is adopted already is newer than what is not, and that can't be chosen yet.
+                return None
             taken = set(victims)
             victims += index.victims(rest, matches=lambda pack: pack not in taken)
         gained = sum(pack.bytes for pack in victims)
@@ -143,31 +148,7 @@ class DiskStore:
 
     def remove(self, packs: Sequence[Pack]) -> None:
         """Serve packs no more, and remove their files."""
-        leaving = [pack for pack in packs if self.index.begin_removal(pack)]
-        if leaving:
-            self._keeper.submit(partial(self.unlink, leaving), self._unlinked)
-
-    def unlink(self, packs: Sequence[Pack]) -> list[Pack]:
-        """Remove files; called in a thread. Returns those that are gone."""
-        gone = []
-        for pack in packs:
-            try:
-                self.files.remove(pack.folder, pack.name)
-            except OSError as error:
-                _log.warning("file not removed", pack=pack.name, error=str(error))
-            else:
-                gone.append(pack)
-        return gone
-
-    def _unlinked(self, gone: Sequence[Pack] | None, error: BaseException | None) -> None:
-        if error is not None:
-            _log.error("removal failed", error=repr(error))
-        self.gone(gone or ())
-
-    def gone(self, packs: Sequence[Pack]) -> None:
-        """Files were removed."""
-        for pack in packs:
-            self.index.removed(pack.name)
+        self.removals.begin(packs)
 
     def pack_name(self) -> str:
         """Return the name of a new pack."""
@@ -221,9 +202,17 @@ class DiskStore:
             DiskError, OSError: it cannot be used.
         """
         await self._in_thread(self.files.open)
-        self._room = await self._in_thread(self.files.available)
-        self._found, rejected = await self._in_thread(partial(survey, self.files))
-        self.counters.rejected += rejected
+        try:
+            self._room = await self._in_thread(self.files.available)
+            found = await self._in_thread(partial(survey, self.files))
+        except OSError:
+            self.files.close()  # else the next attempt would find it locked
+            raise
+        self.counters.rejected += found.rejected
+        for folder, size in found.folders.items():
+            self.index.measure(folder, size)
+            self._room += size
+        self._found = found.packs
         self._unadopted = sum(item.bytes for item in self._found)
         self.ready = True
         self.state = "adopting"
@@ -258,7 +247,10 @@ class DiskStore:
     def tick(self) -> None:
         """Look at deadlines and limits."""
         self.poll()
-        self.trim(self.index.kept - self.limit())
+        self.removals.retry()
+        # Packs are adopted newest first: while older ones are not, what is known is not trimmed in
+        # their place.
+        self.trim(self.index.kept - self.capacity)
         if not self._looking:
             self._looking = True
             self._keeper.submit(self.files.available, self._looked)

@@ -74,5 +74,9 @@ class DiskTier:
         self._jobs.end_all()
         self._store.forget(self.folder)
 
+    def close(self) -> None:
+        """Its partition is gone; what it stored stays, as that of the bucket it has."""
+        self._store.index.leave(self.folder)
+
     def finish(self, request: int) -> None:
         """Nothing is kept for a request."""

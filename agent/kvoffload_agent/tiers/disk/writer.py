@@ -42,7 +42,6 @@ class Writer:
         self._writing: set[Key] = set()
         self._epoch = 0
         self._queued = 0
-        self._charged: str | None = None
 
     def submit(self, number: int, keys: Sequence[Key], slots: Slots) -> None:
         """Begin to write what is not here yet, as few packs; what has no room is left out."""
@@ -77,9 +76,7 @@ class Writer:
 
     def charge(self, bucket: str) -> None:
         """Count what is here against a bucket."""
-        if bucket != self._charged:
-            self._store.index.charge(self._owner.folder, bucket)
-            self._charged = bucket
+        self._store.index.charge(self._owner.folder, bucket)
 
     def _is_new(self, key: Key) -> bool:
         place = self._store.index.find(self._owner.folder, key)
@@ -124,14 +121,14 @@ class Writer:
         gone: list[Pack] = []
 
         def write() -> Written:
-            gone.extend(store.unlink(victims))
+            gone.extend(store.removals.unlink(victims))
             return store.files.write(
                 header, folder=self._owner.folder, rows=job.rows, first=first, cancel=job.cancel
             )
 
         def returned(error: BaseException | None, value: Written | None) -> None:
             now = store.clock()
-            store.gone(gone)
+            store.removals.settle(victims, gone, now=now)
             store.index.release(account.bucket, reserved)
             self._queued -= size
             self._writing.difference_update(keys)
@@ -144,7 +141,9 @@ class Writer:
 
         def ended(error: BaseException | None, value: Any) -> None:
             del value
-            if error is not None:
+            if error is None:
+                job.moved += count * self._owner.chunk_bytes
+            else:
                 job.failed = True
                 store.counters.not_stored[reason_of(error)] += count
             self._jobs.ended(job)
@@ -169,13 +168,14 @@ class Writer:
         pack = Pack(
             name=header.name,
             folder=self._owner.folder,
-            bucket=self._charged or header.bucket,
+            bucket=header.bucket,
             bytes=written.bytes,
             data_at=written.data_at,
             chunk_bytes=header.chunk_bytes,
             keys=header.keys,
             sums=written.sums,
         )
+        self._store.index.measure(pack.folder, written.folder_bytes)
         self._store.index.add(pack)
         if stale:  # forgotten while it was written
             self._store.remove([pack])

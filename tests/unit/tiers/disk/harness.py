@@ -31,6 +31,10 @@ def slots(*numbers: int) -> Slots:
     return np.array(numbers, dtype=np.int64)
 
 
+def _bytes(path: Path) -> int:
+    return path.lstat().st_blocks * 512
+
+
 class Slab:
     """One memfd for each rank."""
 
@@ -133,10 +137,17 @@ class Disk:
     def settle(self) -> None:
         """Wait until nothing is being written or removed."""
         until = time.monotonic() + PATIENCE_SECONDS
-        while self.store.index.used != sum(pack.bytes for pack in self.packs):
+        while not self._settled():
             assert time.monotonic() < until, "something never ended"
             self.store.poll()
             time.sleep(0.001)
+
+    def _settled(self) -> bool:
+        try:
+            held = sum(_bytes(path) for path in self.root.iterdir() if any(path.glob("*")))
+        except FileNotFoundError:  # a directory that was just removed
+            return False
+        return self.store.index.used == sum(pack.bytes for pack in self.packs) + held
 
     def has(self, wanted: Key, tier: DiskTier | None = None) -> bool:
         return (tier or self.tier).lookup(0, wanted) is Verdict.HIT
@@ -150,8 +161,12 @@ class Disk:
         return sorted(self.root.glob("*/*"))
 
     @property
+    def folders(self) -> int:
+        return sum(_bytes(path) for path in self.root.iterdir() if path.is_dir())
+
+    @property
     def on_disk(self) -> int:
-        return sum(path.lstat().st_blocks * 512 for path in self.paths)
+        return sum(_bytes(path) for path in self.paths) + self.folders
 
     def close(self) -> None:
         self.store.close()

@@ -11,7 +11,8 @@ import pytest
 from tests.unit.tiers.disk.harness import MIB, Disk, Slab, key, slots
 
 from kvoffload_agent.tiers.disk.blocks import BUFFER_BYTES
-from kvoffload_agent.tiers.disk.io import DiskError, Files
+from kvoffload_agent.tiers.disk.directory import DiskError
+from kvoffload_agent.tiers.disk.io import Files
 
 Life = Callable[..., Disk]
 
