@@ -101,7 +101,7 @@ def test_a_last_window_whose_block_the_request_reused_is_not_stored() -> None:
     assert 15 not in [block for plan in final for block in plan.blocks.tolist()]
 
 
-@pytest.mark.parametrize("taker", ["itself", "another"])
+@pytest.mark.parametrize("taker", ["its window", "its attention", "another"])
 def test_a_reset_stores_a_window_again_but_for_blocks_that_hold_others_kv(taker: str) -> None:
     """Chunks 0 and 1 left the window; block 12, of chunk 1, was given away since."""
     world = World(full(4), sliding(4, 8), tokens=20)
@@ -109,8 +109,10 @@ def test_a_reset_stores_a_window_again_but_for_blocks_that_hold_others_kv(taker:
     handle = world.request()
     stored = world.run(handle, 16, blocks=[[1, 2, 3, 4], [11, 12, 13, 14]]).stores
     world.done(*stored)
-    if taker == "itself":
+    if taker == "its window":
         world.run(handle, 1, blocks=[[5], [12]])
+    elif taker == "its attention":
+        world.run(handle, 1, blocks=[[12], [15]])
     else:
         world.run(world.request(), 4, blocks=[[5], [12]])
     world.engine.reset()

@@ -82,10 +82,11 @@ class StoreWriter:
                 state.blocks[number] = []
                 state.contents[number] = []
             state.blocks[number] += row
-            if group.windowed:
+            if self._geometry.windowed:
                 # A new table begins with what was computed before, by others maybe.
                 kept = entry.computed // group.tokens_per_block if whole else 0
                 self._contents.given(row[kept:])
+            if group.windowed:
                 state.contents[number] += self._contents.of(row)
 
     def drop_lost(self, state: RequestState) -> None:
