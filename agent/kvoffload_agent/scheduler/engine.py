@@ -270,7 +270,11 @@ class EngineScheduler:
         if job is None:
             return
         self._release(job, success=not job.failed)
-
+        if job.failed and not job.store and not job.request.closed:
+            # The engine computes what was to be loaded: it is stored like anything computed. Its
+            # table may have come before this report.
+            self._writer.drop_lost(job.request)
+            job.request.rewind()
         if job.request.closed and not job.request.jobs:
             self._drop(job.request)
 
