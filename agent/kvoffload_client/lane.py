@@ -11,24 +11,28 @@ from typing import Final
 
 import numpy as np
 
-from kvoffload_client.copy import BlockCopy
+from kvoffload_client.carrier import Carrier, DeviceError, Mark
 from kvoffload_client.jobs import Job, JobResult
 from kvoffload_client.memory import Copies, KVAddresses, PlanError
 from kvoffload_client.segments import Segments
 
-# Between slices a copy looks whether it is still wanted. 8 MiB take about a millisecond and cost
-# nothing measurable against one call (``datapath.md`` section 1.3, "Control latency").
-SLICE_BYTES: Final = 8 * 1024 * 1024
+# How often to look whether the engine's own work has come to where a job may begin. A step takes 10
+# to 50 ms.
+_MARK_SECONDS: Final = 0.0005
 _JOIN_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Work:
-    """A job in a lane. ``give_up_at``: monotonic seconds. ``stopped``: why it must not go on."""
+    """A job in a lane. ``give_up_at``: monotonic seconds. ``stopped``: why it must not go on.
+
+    ``mark``: the job begins when the engine's own work on its GPU has got there.
+    """
 
     job: Job
     give_up_at: float
     stopped: str = ""
+    mark: Mark | None = None
 
 
 class Lane:
@@ -36,7 +40,7 @@ class Lane:
 
     Args:
         name: for the thread.
-        copy: what copies.
+        carrier: what copies.
         addresses: where KV blocks are.
         segments: what is mapped.
         ended: called on the lane's thread when a job no longer touches memory.
@@ -46,12 +50,12 @@ class Lane:
         self,
         *,
         name: str,
-        copy: BlockCopy,
+        carrier: Carrier,
         addresses: KVAddresses,
         segments: Segments,
         ended: Callable[[Work, JobResult], None],
     ) -> None:
-        self._copy = copy
+        self._carrier = carrier
         self._addresses = addresses
         self._segments = segments
         self._ended = ended
@@ -91,31 +95,55 @@ class Lane:
 
     def _do(self, work: Work) -> tuple[int, str]:
         """Carry out a job; return its bytes and why it failed (empty: it did not)."""
-        if reason := _unwanted(work):
-            return 0, reason
         try:
+            if reason := self._await_mark(work):
+                return 0, reason
             copies, taken = self._addresses.resolve(work.job.plan, self._segments)
         except PlanError as error:
             return 0, f"bad plan: {error}"
+        except DeviceError as error:
+            return 0, f"the GPU failed: {error}"
         try:
-            return copies.nbytes, self._copy_slices(work, copies)
-        except OSError as error:
-            return 0, f"its memory cannot be read or written: {error}"
+            reason = self._copy_slices(work, copies)
         finally:
             self._segments.release(taken)
+        return copies.nbytes, reason
+
+    def _await_mark(self, work: Work) -> str:
+        """Wait until the job may begin; return why it must not."""
+        try:
+            while not (reason := _unwanted(work)) and work.mark and not work.mark.reached():
+                time.sleep(_MARK_SECONDS)
+        finally:
+            if work.mark is not None:
+                work.mark.close()
+        return reason
 
     def _copy_slices(self, work: Work, copies: Copies) -> str:
+        """Copy; return why it failed, once nothing is read or written any more."""
+        try:
+            try:
+                reason = self._move_slices(work, copies)
+            finally:
+                self._carrier.drain()
+        except OSError as error:
+            return f"its memory cannot be read or written: {error}"
+        except DeviceError as error:
+            return f"the GPU failed: {error}"
+        # A job that was stopped during its last slice may name memory whose owner has changed.
+        return reason or work.stopped
+
+    def _move_slices(self, work: Work, copies: Copies) -> str:
         src, dst = copies.arena, copies.kv
         if work.job.kind == "store":
             src, dst = dst, src
         start = 0
-        for stop in _slice_ends(copies):
+        for stop in _slice_ends(copies, self._carrier.slice_bytes):
             if reason := _unwanted(work):
                 return reason
-            self._copy(src[start:stop], dst[start:stop], copies.lengths[start:stop])
+            self._carrier.move(src[start:stop], dst[start:stop], copies.lengths[start:stop])
             start = stop
-        # A job that was stopped during its last slice may name memory whose owner has changed.
-        return work.stopped
+        return ""
 
 
 def _unwanted(work: Work) -> str:
@@ -124,8 +152,8 @@ def _unwanted(work: Work) -> str:
     return "its deadline passed" if time.monotonic() > work.give_up_at else ""
 
 
-def _slice_ends(copies: Copies) -> list[int]:
-    """Return where to cut the ranges so that slices have about ``SLICE_BYTES``."""
-    slices = np.cumsum(copies.lengths) // np.uint64(SLICE_BYTES)
+def _slice_ends(copies: Copies, slice_bytes: int) -> list[int]:
+    """Return where to cut the ranges so that slices have about ``slice_bytes``."""
+    slices = np.cumsum(copies.lengths) // np.uint64(slice_bytes)
     cuts = (np.flatnonzero(np.diff(slices)) + 1).tolist()
     return [*cuts, len(slices)] if len(slices) else []

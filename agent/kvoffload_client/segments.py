@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from kvoffload_api.wire.messages import SegmentInfo
 
@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 # <asm-generic/mman-common.h>; Python 3.11's mmap module does not know it.
 _MADV_POPULATE_READ: Final = 22
+_MADV_POPULATE_WRITE: Final = 23
 _PROT_READ_WRITE: Final = 1 | 2
 _MAP_SHARED: Final = 1
 
@@ -57,15 +58,29 @@ class Segment:
     closing: bool = False
 
 
+class MappingUse(Protocol):
+    """What else has to know of mapped memory, such as a GPU. Called from any thread."""
+
+    def pin(self, address: int, nbytes: int) -> None:
+        """Take part in a new mapping, before anything is copied."""
+
+    def unpin(self, address: int) -> None:
+        """Take no part any more: the mapping ends next."""
+
+
 class Segments:
     """Mapped segments by number. All methods may be called from any thread.
 
     Args:
         unmapped: called with the numbers of segments that the agent asked back, once they are
             unmapped; from whichever thread ended their use, without a lock held.
+        pins: is told of every mapping.
     """
 
-    def __init__(self, *, unmapped: Callable[[list[int]], None]) -> None:
+    def __init__(
+        self, *, unmapped: Callable[[list[int]], None], pins: MappingUse | None = None
+    ) -> None:
+        self._pins = pins
         self._lock = threading.Lock()
         self._open: dict[int, Segment] = {}
         self._tell = unmapped
@@ -86,7 +101,7 @@ class Segments:
                 continue
             finally:
                 os.close(fd)
-            _libc.madvise(segment.address, segment.nbytes, _MADV_POPULATE_READ)
+            self._populate(segment)
             with self._lock:
                 replaced = self._open.pop(info.segment, None)
                 self._open[info.segment] = segment
@@ -150,8 +165,19 @@ class Segments:
                     idle.append(segment)
         self._unmap(idle, tell=tell)
 
+    def _populate(self, segment: Segment) -> None:
+        if self._pins is None:
+            _libc.madvise(segment.address, segment.nbytes, _MADV_POPULATE_READ)
+            return
+        # A driver that pins pages faults those that cannot be written one by one, under a lock
+        # that holds others up (``datapath.md`` section 7). The agent allocated them all.
+        _libc.madvise(segment.address, segment.nbytes, _MADV_POPULATE_WRITE)
+        self._pins.pin(segment.address, segment.nbytes)
+
     def _unmap(self, segments: list[Segment], *, tell: bool) -> None:
         for segment in segments:
+            if self._pins is not None:
+                self._pins.unpin(segment.address)
             _libc.munmap(segment.address, segment.nbytes)
         if segments and tell:
             self._tell([segment.number for segment in segments])

@@ -19,8 +19,12 @@ from kvoffload_api.wire.messages import (
     Unmapped,
     Welcome,
 )
+from kvoffload_client.carrier import Carrier, DeviceError, HostCarrier, Mark
 from kvoffload_client.copy import choose_copy
-from kvoffload_client.jobs import Job, JobKey, JobResult
+from kvoffload_client.cuda import Device
+from kvoffload_client.cuda.carrier import CudaCarrier
+from kvoffload_client.cuda.pins import Pins
+from kvoffload_client.jobs import Job, JobKey, JobResult, Kind
 from kvoffload_client.lane import Lane, Work
 from kvoffload_client.layout import KVMemory
 from kvoffload_client.memory import KVAddresses
@@ -35,20 +39,43 @@ class WorkerSession(RankSession):
     """One rank's copies; call it from one thread.
 
     Copies run on the session's own threads, in order per direction. Nothing raises because of the
-    agent: a job that cannot be done fails.
+    agent, nor of a GPU: a job that cannot be done fails.
+
+    Args:
+        settings: how the agent is reached.
+        rank: of the engine.
+        memory: where its KV blocks are, on ``device`` if there is one.
+        device: the GPU that copies; None: this machine's cores do. With one, jobs must be
+            submitted on a thread that queues the engine's work: what is queued by then comes first.
     """
 
-    def __init__(self, *, settings: ClientSettings, rank: int, memory: KVMemory) -> None:
+    def __init__(
+        self,
+        *,
+        settings: ClientSettings,
+        rank: int,
+        memory: KVMemory,
+        device: Device | None = None,
+    ) -> None:
         super().__init__(settings=settings, rank=rank)
         self._working: dict[JobKey, Work] = {}
-        self._segments = Segments(unmapped=self._send_unmapped)
-        self.copy_name, copy = choose_copy()
+        self._device = device
+        pins = Pins(device) if device is not None else None
+        self._segments = Segments(unmapped=self._send_unmapped, pins=pins)
+        self.copy_name, copy = choose_copy() if device is None else ("cuda", None)
         addresses = KVAddresses(memory, rank=rank)
 
-        def lane(kind: str) -> Lane:
+        def carrier(kind: Kind) -> Carrier:
+            if copy is not None:
+                return HostCarrier(copy)
+            assert device is not None
+            assert pins is not None
+            return CudaCarrier(device, pins, kind)
+
+        def lane(kind: Kind) -> Lane:
             return Lane(
                 name=f"{kind}-{rank}",
-                copy=copy,
+                carrier=carrier(kind),
                 addresses=addresses,
                 segments=self._segments,
                 ended=self._ended,
@@ -85,11 +112,18 @@ class WorkerSession(RankSession):
         self._submit(self._stores, Work(job=job, give_up_at=math.inf))
 
     def _submit(self, lane: Lane, work: Work) -> None:
+        try:
+            work.mark = self._mark()
+        except DeviceError as error:
+            work.stopped = f"the GPU failed: {error}"
         with self._changed:
             if self._link != (work.job.key.boot_id, work.job.key.session):
                 work.stopped = "its session is over"
             self._working[work.job.key] = work
         lane.submit(work)
+
+    def _mark(self) -> Mark | None:
+        return self._device.mark() if self._device is not None else None
 
     @property
     def _unfinished(self) -> Collection[JobKey]:

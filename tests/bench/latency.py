@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kvoffload_client.carrier import HOST_SLICE_BYTES
 from kvoffload_client.copy import BlockCopy
-from kvoffload_client.lane import SLICE_BYTES
 
 ROUNDS = 4000
 MESSAGE = b"x" * 64
@@ -77,7 +77,7 @@ def _echo() -> Iterator[socket.socket]:
 @contextlib.contextmanager
 def _copying(copy: BlockCopy, src: Addresses, dst: Addresses, lengths: Addresses) -> Iterator[None]:
     stop = threading.Event()
-    step = max(1, SLICE_BYTES // int(lengths[0]))
+    step = max(1, HOST_SLICE_BYTES // int(lengths[0]))
 
     def run() -> None:
         while not stop.is_set():

@@ -13,6 +13,7 @@ from kvoffload_agent.copying.files import TensorCopy
 from kvoffload_agent.copying.tensors import SharedTensors
 from kvoffload_agent.memory.segment import Segment
 from kvoffload_api.wire.messages import Plan, SegmentInfo
+from kvoffload_client.carrier import HostCarrier
 from kvoffload_client.copy import choose_copy
 from kvoffload_client.jobs import Job, JobKey, JobResult
 from kvoffload_client.lane import Lane, Work
@@ -57,7 +58,7 @@ class Copier:
         self._lanes = {
             kind: Lane(
                 name=f"agent-{kind}-{rank}",
-                copy=TensorCopy(tensors, copy),
+                carrier=HostCarrier(TensorCopy(tensors, copy)),
                 addresses=addresses,
                 segments=self._segments,
                 ended=self._finished,

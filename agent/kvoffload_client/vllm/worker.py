@@ -10,6 +10,7 @@ import numpy as np
 from kvoffload_client.jobs import Job, JobKey
 from kvoffload_client.settings import ClientSettings
 from kvoffload_client.vllm.config import ConnectorConfigError
+from kvoffload_client.vllm.gpu import device_of
 from kvoffload_client.vllm.identity import EngineShape
 from kvoffload_client.vllm.metadata import StepMetadata, WorkerReport
 from kvoffload_client.vllm.regions import kv_memory
@@ -42,7 +43,8 @@ class WorkerRole:
         """Take the engine's KV tensors and join the session.
 
         Raises:
-            ConnectorConfigError: they are laid out in a way that whole-block copies do not fit.
+            ConnectorConfigError: they are laid out in a way that whole-block copies do not fit, or
+                are where nothing here copies from.
         """
         memory = kv_memory(self._kv_cache_config, kv_caches)
         for layers, group in zip(memory, self._shape.groups, strict=True):
@@ -53,7 +55,12 @@ class WorkerRole:
                     "scheduler; KVOffloadConnector does not support this model"
                 )
         self._tensors = dict(kv_caches)  # their memory must outlive the session's copies
-        self._session = WorkerSession(settings=self._settings, rank=self._rank, memory=memory)
+        self._session = WorkerSession(
+            settings=self._settings,
+            rank=self._rank,
+            memory=memory,
+            device=device_of(kv_caches),
+        )
         self._session.start()
 
     def before_forward(self, step: StepMetadata) -> None:
