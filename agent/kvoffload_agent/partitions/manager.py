@@ -20,6 +20,7 @@ from kvoffload_agent.partitions.partition import (
     PartitionKey,
     Pool,
 )
+from kvoffload_agent.partitions.shrink import plan
 
 # A refused growth is asked for again: other processes give memory back, limits are raised.
 RETRY_SECONDS: Final = 5.0
@@ -243,19 +244,18 @@ class PartitionManager:
         """Take rows from partitions in use: over their bucket, over the node, over their share."""
         active = [part for part in self._partitions.values() if part.members]
         for part in active:
-            bucket = sum(other.kept for other in active if other.bucket == part.bucket)
-            if part.capacity is not None and bucket > part.capacity:
-                self._give_up(part, reason="capacity of the policy")
-        if self._kept() > self._budget():
+            of_bucket = [other for other in active if other.bucket == part.bucket]
+            kept = sum(other.kept for other in of_bucket)
+            if part.capacity is not None and kept > part.capacity:
+                self._give_up(of_bucket, kept - part.capacity, reason="capacity of the policy")
+        if (excess := self._kept() - self._budget()) > 0:
             reason = "budget of the node" if self._budget() == self._policy() else PRESSURE
             # All at once: the kernel does not wait for one segment after the other.
-            while self._kept() > self._budget():
-                if not self._give_up(max(active, key=_kept, default=None), reason=reason):
-                    break
+            self._give_up(active, excess, reason=reason)
         elif (starved := self._starved(active)) is not None:
             largest = max(active, key=_kept)
             if largest.kept > self._budget() // len(active) and not largest.leaving:
-                self._give_up(largest, reason=f"{starved.key} has nothing")
+                self._give_up([largest], 1, reason=f"{starved.key} has nothing")
 
     def _starved(self, active: list[Partition]) -> Partition | None:
         """Return a partition that its policy would let have a row and the full node does not."""
@@ -271,11 +271,19 @@ class PartitionManager:
     def _kept(self) -> int:
         return sum(part.kept for part in self._partitions.values())
 
-    def _give_up(self, partition: Partition | None, *, reason: str) -> bool:
-        if partition is None or not partition.give_up_row():
-            return False
-        _log.info("segments are given up", partition=str(partition.key), reason=reason)
-        return True
+    def _give_up(self, partitions: list[Partition], excess: int, *, reason: str) -> None:
+        """Let rows leave that have at least ``excess`` bytes, the coldest of the largest first."""
+        leaving = plan([partition.holder() for partition in partitions], excess)
+        for number, partition in enumerate(partitions):
+            rows = [row for holder, row in leaving if holder == number]
+            if rows:
+                partition.give_up(rows)
+                _log.info(
+                    "segments are given up",
+                    partition=str(partition.key),
+                    rows=len(rows),
+                    reason=reason,
+                )
 
     def _settle(self) -> None:
         for partition in self._partitions.values():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kvoffload_agent.memory.arena import Row
 from kvoffload_agent.memory.guard import Refuse
 from kvoffload_agent.memory.snapshot import GIB, MIB
+from kvoffload_agent.partitions.shrink import Candidate, Holder
 from kvoffload_agent.partitions.space import SlotSpace
 
 # Populated in about 40 ms; an engine's first chunks need no more.
@@ -54,6 +55,9 @@ class Pool(Protocol):
 
     def retire_slots(self, low: int, high: int) -> int:
         """Empty slots ``[low, high)`` for good; return how many are still read or written."""
+
+    def heats(self, spans: Sequence[tuple[int, int]]) -> list[float]:
+        """Return how recently the chunks of each span of slots were used, on average."""
 
     @property
     def free_slots(self) -> int:
@@ -196,12 +200,22 @@ class Partition:
         self.pending = waiting
         return admitted
 
-    def give_up_row(self) -> bool:
-        """Let the newest row leave: its chunks are evicted, its slots never used again."""
-        if not self.rows:
-            return False
-        self.leaving.append(self.rows.pop())
-        return True
+    def holder(self) -> Holder:
+        """Return what may leave, and how cold it is; a look at every slot."""
+        heats = self.pool.heats([self._spans[row.segments[0].id] for row in self.rows])
+        rows = [
+            Candidate(bytes=row.total, heat=heat)
+            for row, heat in zip(self.rows, heats, strict=True)
+        ]
+        return Holder(kept=self.kept, rows=rows)
+
+    def give_up(self, numbers: Iterable[int]) -> None:
+        """Let rows leave, by their place: their chunks are evicted, their slots never used again.
+
+        No engine loses what it has mapped; a row is closed when all have unmapped it.
+        """
+        for number in sorted(numbers, reverse=True):
+            self.leaving.append(self.rows.pop(number))
 
     def settle_leaving(self) -> list[Row]:
         """Drive leaving rows on; return those that nobody uses any more, to be closed."""

@@ -104,6 +104,15 @@ class HostTier:
             self._remove(ready, evicted=False)
         return int(np.count_nonzero(self.table.refs[low:high] != EMPTY))
 
+    def heats(self, spans: Sequence[tuple[int, int]]) -> list[float]:
+        """Return the mean recency of each span of slots (see ``PartitionPool.heats``)."""
+        keyed = np.flatnonzero(self.table.keyed[: self.table.count])
+        heat = np.zeros(self.table.count, dtype=np.int64)
+        if len(keyed):
+            used = self.policy.used_at(keyed)
+            heat[keyed] = used - used.min() + 1
+        return [float(heat[low:high].mean()) for low, high in spans]
+
     # --- offers ------------------------------------------------------------------------------
 
     def offer(self, scratch: Scratch, runs: list[KeyRun], *, blocked: Slots) -> Grant | None:

@@ -109,6 +109,14 @@ class PartitionPool:
         self.below.absorb()
         return self.host.retire_slots(low, high)
 
+    def heats(self, spans: Sequence[tuple[int, int]]) -> list[float]:
+        """Return the mean recency of each span ``[low, high)`` of slots, which must not be empty.
+
+        1 is the time of the oldest chunk's last use, on a clock that requests move; an empty slot
+        counts 0.
+        """
+        return self.host.heats(spans)
+
     # --- who uses it -------------------------------------------------------------------------
 
     def join(self) -> Client:

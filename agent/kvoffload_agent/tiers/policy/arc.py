@@ -147,6 +147,10 @@ class AdaptiveReplacement:
         used = (slots >= 0) & (promoted | np.array(own, dtype=np.bool_))
         self._use(slots[used], reused=promoted[used])
 
+    def used_at(self, slots: Slots) -> Slots:
+        """Return when each was last moved to the end of its list; both lists share a clock."""
+        return self._moved[slots]
+
     def reset(self) -> None:
         """Forget chunks, ghosts, target and observations."""
         self._epoch += 1

@@ -134,5 +134,8 @@ class EvictionPolicy(Protocol):
     def finish(self, scratch: Scratch) -> None:
         """A request ended: what it observed is reordered."""
 
+    def used_at(self, slots: Slots) -> Slots:
+        """Return when resident chunks were last used, on a clock of the policy's own."""
+
     def reset(self) -> None:
         """Every chunk is gone."""

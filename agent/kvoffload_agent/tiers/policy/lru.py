@@ -89,6 +89,11 @@ class LeastRecentlyUsed:
         resident = slots[slots >= 0]
         self._set(resident, self._fresh(len(resident)))
 
+    def used_at(self, slots: Slots) -> Slots:
+        """Return the tick of each slot's rank; positions of one request count the same."""
+        used: Slots = -(-self._ranks[slots] // SPAN)
+        return used
+
     def reset(self) -> None:
         """Forget ranks and observations."""
         self._epoch += 1
