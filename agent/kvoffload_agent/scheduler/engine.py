@@ -290,7 +290,6 @@ class EngineScheduler:
         if state is None or state.closed:
             return
         state.closed = True
-        state.status = state.status or FINISHED
         self._matcher.give_up(handle)
         self.jobs.fence_sources(state)
         self.pool.finish(state.pool_request)

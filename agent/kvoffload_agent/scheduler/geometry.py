@@ -82,8 +82,7 @@ class Geometry:
         self.partial_tail = self._has_partial_tail()
         self.eagle_margin = 0
         if any(group.eagle and not group.align for group in self.groups):
-            finer = self.tokens_per_hash < self.groups[0].tokens_per_block
-            self.eagle_margin = self.tokens_per_hash if finer else self.groups[0].tokens_per_block
+            self.eagle_margin = self.tokens_per_hash  # no block is finer than a hash
 
     def load_bytes(self, tokens: int) -> int:
         """Return the bytes that a load of so many tokens takes on one worker; of one group only."""

@@ -85,10 +85,9 @@ class Jobs:
     def fence_sources(self, request: RequestState) -> None:
         """A request ended: its blocks can be re-allocated."""
         for job in request.jobs.values():
-            if job.store and job.sources:
-                self.fences.add(job.number, job.sources)
-                job.fenced += job.sources
-                job.sources = []
+            self.fences.add(job.number, job.sources)
+            job.fenced += job.sources
+            job.sources = []
 
     @property
     def loading(self) -> bool:

@@ -55,25 +55,23 @@ class ChunkLookup:
         order: list[Group] | None = self._geometry.lookup_order
         while order is not None:
             state.rerun = None
-            windowed_visited = False
             for group in order:
                 before = state.hit
                 if not self._visit(group, state):
                     return 0
                 if state.hit < before:
-                    self._shrunk(group, state, windowed_visited=windowed_visited)
-                windowed_visited |= group.windowed
+                    self._shrunk(group, state)
             order = state.rerun
         return None if state.deferred else state.hit
 
-    def _shrunk(self, group: Group, state: _Pass, *, windowed_visited: bool) -> None:
+    def _shrunk(self, group: Group, state: _Pass) -> None:
         """A group hit less than the one before: earlier answers may not hold any more."""
         if not group.eagle:
             state.verified.clear()
         if state.deferred:
             state.deferred = False
             state.rerun = self._geometry.lookup_order
-        elif windowed_visited and state.rerun is None:
+        elif group in self._geometry.windowed[1:] and state.rerun is None:
             state.rerun = self._geometry.windowed
 
     def _visit(self, group: Group, state: _Pass) -> bool:

@@ -51,7 +51,6 @@ class Matcher:
     ) -> MatchResult:
         """Answer one query of a request; after its deadline it waits for no chunk any more."""
         self.give_up(state.handle)
-        state.sync = False
         state.reset_cursor()
         state.local = computed
         state.promised = state.tail = 0

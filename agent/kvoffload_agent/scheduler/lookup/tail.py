@@ -28,21 +28,16 @@ class TailLookup:
         step = geometry.tokens_per_hash
         base = state.local + complete
         last = self._last(base)
-        if last <= base:
-            return complete
         # From here on the chunk after ``base`` is needed as a whole, of groups other than Mamba.
         bridge = base + geometry.groups[0].tokens_per_block
-        bridge_pending = False
-        if last >= bridge:
-            verdict = self._bridge(bridge)
-            if verdict is Verdict.MISS:
-                last = bridge - step
-            bridge_pending = verdict is not Verdict.HIT
+        bridged = self._bridge(bridge) if last >= bridge else Verdict.MISS
+        if bridged is Verdict.MISS:
+            last = min(last, bridge - step)
         pending = False
         for boundary in range(last, base, -step):
             verdict = self._all_at(boundary)
-            if verdict is Verdict.HIT and boundary >= bridge and bridge_pending:
-                verdict = Verdict.PENDING
+            if verdict is Verdict.HIT and boundary >= bridge:
+                verdict = bridged
             if verdict is Verdict.HIT:
                 return boundary - state.local
             pending |= verdict is not Verdict.MISS

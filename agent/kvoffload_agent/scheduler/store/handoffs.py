@@ -41,7 +41,7 @@ def is_aligned(geometry: Geometry, handoff: Handoff) -> bool:
 def aligned(geometry: Geometry, state: RequestState, handoff: Handoff) -> SingleBlock | None:
     """Return the state at the end of a chunk, None if it may not be stored."""
     group = geometry.groups[handoff.group]
-    if not 0 < handoff.boundary <= state.storable_tokens(state.num_tokens):
+    if handoff.boundary > state.storable_tokens(state.num_tokens):
         return None
     boundary = handoff.boundary
     return _single(
@@ -58,7 +58,7 @@ def partial(
     """
     if not geometry.partial_tail or handoff.boundary % geometry.tokens_per_hash:
         return None
-    if not 0 < handoff.boundary <= state.storable_tokens(state.num_tokens):
+    if handoff.boundary > state.storable_tokens(state.num_tokens):
         return None
     proof = handoff.boundary + geometry.eagle_margin
     if geometry.eagle_margin and not (state.loaded and computed >= proof):

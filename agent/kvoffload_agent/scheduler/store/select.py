@@ -77,11 +77,11 @@ class Selector:
         segment = max(segment, self.first_block(state, group))
         first = min(cursor, segment // per_chunk)
         found = self._within(state, group, first, storable, horizon=storable)
-        if found is None or first >= cursor:
-            return found
+        if found is None:
+            return None
         before = self._within(state, group, first, cursor, horizon=prompt)
         offered = set(before.chunks) if before else set()
-        chunks = [at for at in found.chunks if at >= cursor or at not in offered]
+        chunks = [at for at in found.chunks if at not in offered]
         return Selection(group=group, chunks=chunks) if chunks else None
 
     def _within(

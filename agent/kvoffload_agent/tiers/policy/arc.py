@@ -141,7 +141,7 @@ class AdaptiveReplacement:
         """Refresh what the request inserted and promote what it reused, its head last."""
         scratch.enter(self._epoch)
         slots, keys = scratch.last_to_first(self._find)
-        reused = [key in scratch.reused.get(group, ()) for group, key in keys]
+        reused = [key in scratch.reused[group] for group, key in keys]
         own = [key in scratch.inserted.get(group, ()) for group, key in keys]
         promoted = np.array(reused, dtype=np.bool_)
         used = (slots >= 0) & (promoted | np.array(own, dtype=np.bool_))

@@ -38,11 +38,7 @@ class RankQueue:
         self._number = number
         self._ranks = ranks
         self._member = member
-        self._queue = _NOTHING
-        self._snapshot: NDArray[np.int64] = _NOTHING
-        self._bound: int | None = None
-        self._noted: list[Slots] = []
-        self._num_noted = 0
+        self.clear()
 
     def follow(self, ranks: NDArray[np.int64], member: NDArray[np.int8]) -> None:
         """The columns were moved, because the table became longer."""
@@ -62,9 +58,9 @@ class RankQueue:
     def clear(self) -> None:
         """Every chunk is gone."""
         self._queue = _NOTHING
-        self._snapshot = _NOTHING
-        self._bound = None
-        self._noted = []
+        self._snapshot: NDArray[np.int64] = _NOTHING
+        self._bound: int | None = None
+        self._noted: list[Slots] = []
         self._num_noted = 0
 
     def smallest(self, count: int, blocked: Mask) -> Slots:
