@@ -40,6 +40,10 @@ unit: env ## the tests that need no cluster
 cluster: env ## a real control plane; prints its kubeconfig; Ctrl-C leaves nothing behind
 	@$(PY) -m tests.cluster up
 
+.PHONY: images
+images: env ## images of operator and agent in dist/images, without registry and daemon
+	@$(PY) -m tools.images
+
 .PHONY: test-vllm
 test-vllm: env ## the real engine with the connector
 	@$(PY) tools/check.py test-vllm
@@ -69,6 +73,10 @@ lock: ## re-resolve the locked dependencies; needs uv
 	uv pip compile --generate-hashes --python-version 3.11 pyproject.toml \
 	  --extra operator --extra agent --extra dev -o requirements/dev.txt \
 	  --custom-compile-command "make lock"
+	for image in operator agent; do \
+	  uv pip compile --generate-hashes --python-version 3.11 pyproject.toml --extra $$image \
+	    -c requirements/dev.txt -o requirements/$$image.txt --custom-compile-command "make lock"; \
+	done
 
 .PHONY: clean
 clean: ## remove the environment and tool caches of this checkout
