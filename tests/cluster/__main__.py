@@ -20,7 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cluster.binaries import BINARIES, HELM, built_directory, require
+from tests.cluster.binaries import BINARIES, HELM, NODE_BINARIES, built_directory, require
 from tests.cluster.build import BuildError, build
 from tests.cluster.controlplane import ControlPlane
 from tests.harness.processes import NotReadyError
@@ -48,6 +48,11 @@ def main() -> int:
     builder.add_argument(
         "--helm", action="store_true", help="build Helm too (4 min more the first time)"
     )
+    builder.add_argument(
+        "--node",
+        action="store_true",
+        help="build kubelet, kube-scheduler and containerd too (5 min more the first time)",
+    )
     commands.add_parser("up", help="build what is missing, then run until Ctrl-C")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, interrupt)
@@ -56,7 +61,8 @@ def main() -> int:
             return up()
         if arguments.background_log is not None:
             return build_in_background(arguments.background_log)
-        build((*BINARIES, HELM) if arguments.helm else BINARIES)
+        helm = (HELM,) if arguments.helm else ()
+        build((*BINARIES, *helm, *(NODE_BINARIES if arguments.node else ())))
         print(f"control plane: ready in {built_directory()}")
     except (BuildError, NotReadyError) as error:
         print(f"control plane: {error}", file=sys.stderr)

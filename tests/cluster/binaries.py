@@ -44,13 +44,31 @@ BINARIES = (
 HELM = Binary(name="helm", module="helm", package="helm.sh/helm/v4/cmd/helm")
 HELM_BUILD_COMMAND = "python -m tests.cluster build --helm"
 
+# What the node level needs besides. Each group has a folder of its own in the cache, as Helm does.
+# Debian's containerd is too old for this kubelet.
+NODE_BINARIES = (
+    *(
+        Binary(name=name, module="node", package=f"k8s.io/kubernetes/cmd/{name}")
+        for name in ("kubelet", "kube-scheduler")
+    ),
+    *(
+        Binary(
+            name=name,
+            module="containerd",
+            package=f"github.com/containerd/containerd/v2/cmd/{name}",
+        )
+        for name in ("containerd", "containerd-shim-runc-v2", "ctr")
+    ),
+)
+NODE_BUILD_COMMAND = "python -m tests.cluster build --node"
+
 
 def locate(name: str) -> Path | None:
     """Return a program's path, or None if it has to be built first."""
     assets = os.environ.get(ASSETS_VARIABLE)
     directories = [Path(assets)] if assets else []
-    built = folder_of(HELM) if name == HELM.name else built_directory()
-    for directory in (*directories, built):
+    known = {binary.name: binary for binary in (*BINARIES, HELM, *NODE_BINARIES)}
+    for directory in (*directories, folder_of(known[name])):
         candidate = directory / name
         if os.access(candidate, os.X_OK) and candidate.is_file():
             return candidate
@@ -88,11 +106,28 @@ def require_helm() -> Path:
     return found
 
 
+def require_node() -> dict[str, Path]:
+    """Return the path of every program that the node level builds from Go modules, by name.
+
+    Raises:
+        MissingBinaryError: at least one has to be built first.
+    """
+    found = {binary.name: locate(binary.name) for binary in NODE_BINARIES}
+    missing = [name for name, path in found.items() if path is None]
+    if missing:
+        raise MissingBinaryError(
+            f"not built yet: {', '.join(missing)}; build with `{NODE_BUILD_COMMAND}` "
+            "(5 min the first time on 2 cores)"
+        )
+    return {name: path for name, path in found.items() if path is not None}
+
+
 def folder_of(binary: Binary) -> Path:
     """Return where a program is kept once it is built."""
-    if binary == HELM:
-        return cache_directory() / "cluster" / f"helm-{pins_digest((HELM,))}"
-    return built_directory()
+    if binary in BINARIES:
+        return built_directory()
+    group = [other for other in (HELM, *NODE_BINARIES) if other.module == binary.module]
+    return cache_directory() / "cluster" / f"{binary.module}-{pins_digest(group)}"
 
 
 def built_directory() -> Path:
@@ -122,7 +157,7 @@ def needed_go() -> tuple[int, ...]:
     """Return the lowest Go version that builds every module."""
     return max(
         version(re.search(r"^go (\S+)$", (HERE / module / "go.mod").read_text(), re.MULTILINE))
-        for module in {binary.module for binary in (*BINARIES, HELM)}
+        for module in {binary.module for binary in (*BINARIES, HELM, *NODE_BINARIES)}
     )
 
 

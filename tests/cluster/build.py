@@ -117,7 +117,7 @@ def linker_flags(binary: Binary) -> str:
     Unstamped, kubectl refuses to compare versions and a chart's ``kubeVersion`` fails.
     """
     flags = ["-s", "-w"]
-    if binary.module == "kubernetes":
+    if binary.package.startswith("k8s.io/kubernetes/"):
         stamped = kubernetes_version()
         major, minor = stamped.removeprefix("v").split(".")[:2]
         values = {"gitVersion": stamped, "gitMajor": major, "gitMinor": minor}
