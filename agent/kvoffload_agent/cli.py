@@ -18,6 +18,7 @@ from kvoffload_agent.app import run as run_agent
 from kvoffload_agent.arguments import HostCgroups, LimitFile, MemoryLimit, quantity
 from kvoffload_agent.config.directory import DirectorySource, open_directory
 from kvoffload_agent.config.node import open_node
+from kvoffload_agent.deviceplugin.cli import device_plugin
 from kvoffload_agent.doctor import print_report, report
 from kvoffload_agent.folders import PRIVATE, PUBLIC, FolderError, give
 from kvoffload_agent.kube.access import AccessError, from_kubeconfig
@@ -306,6 +307,9 @@ def prepare(
     except FolderError as error:
         print(f"kvoffload-agent: {error}", file=sys.stderr)
         raise typer.Exit(EXIT_UNAVAILABLE) from None
+
+
+app.command(name="device-plugin")(device_plugin)
 
 
 @app.command(name="version")
