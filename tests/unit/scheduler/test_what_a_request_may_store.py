@@ -32,6 +32,21 @@ def request(
     return state
 
 
+def test_a_request_begins_with_nothing_computed_promised_loaded_or_stored() -> None:
+    state = RequestState(
+        handle=1,
+        geometry=Geometry(SchedulerConfig(groups=[full(16)], tokens_per_hash=16)),
+        pool_request=PartitionPool().open(),
+        caps=RequestCaps(),
+        num_prompt=40,
+        skip_reading=False,
+    )
+    assert (state.num_tokens, state.local, state.computed_at_end) == (0, 0, 0)
+    assert (state.promised, state.tail, state.sync, state.loaded) == (0, 0, False, False)
+    assert (state.next_store, state.wake_at, state.refused) == ([0], 0, None)
+    assert (state.status, state.closed) == ("", False)
+
+
 @pytest.mark.parametrize(
     ("stored", "cap", "due"),
     [

@@ -18,7 +18,7 @@ from kvoffload_agent.tiers.slots import Slots
 STEPS = 100
 KEYS = 14
 OFTEN = ["offer"] * 5 + ["written"] * 4
-ACTS = [*OFTEN, "failed", "pin", "pin", "unpin", "unpin", "finish", "grow"]
+ACTS = [*OFTEN, "failed", "pin", "pin", "unpin", "unpin", "finish", "grow", "reset"]
 
 
 class Pair:
@@ -27,7 +27,8 @@ class Pair:
     def __init__(self, random: Random, policy: str) -> None:
         self.random = random
         self.host = HostTier(HostConfig(eviction_policy=policy))  # type: ignore[arg-type]
-        self.model: LruModel | ArcModel = ArcModel() if policy == "arc" else LruModel()
+        self.new_model = ArcModel if policy == "arc" else LruModel
+        self.model: LruModel | ArcModel = self.new_model()
         self.capacity = 0
         self.writing: list[list[Key]] = []
         self.ready: set[Key] = set()
@@ -135,6 +136,15 @@ class Pair:
         self.model.finish(asker)
         self.askers[at] = (Scratch(), Asker())
 
+    def reset(self) -> None:
+        """Forget everything, of requests that go on too, once no copy runs."""
+        if self.writing or self.pins:
+            return
+        self.host.reset(held=np.empty(0, dtype=np.int64))
+        self.model = self.new_model()
+        self.ready = set()
+        self.askers = [(scratch, Asker()) for scratch, _ in self.askers]
+
     def act(self) -> None:
         match self.random.choice(ACTS):
             case "offer":
@@ -149,6 +159,8 @@ class Pair:
                 self.unpin()
             case "finish":
                 self.finish()
+            case "reset":
+                self.reset()
             case _:
                 self.grow(self.random.choice([0, 0, 1]))
 

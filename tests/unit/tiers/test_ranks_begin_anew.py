@@ -47,6 +47,57 @@ def test_a_request_older_than_every_chunk_stays_the_first_to_leave(
     assert _evicted(bench.offer(bench.pool.open(), 5, positions=[16])) == [99]
 
 
+@pytest.mark.parametrize("limit", [3, 4, 5, 8, 1 << 31])
+def test_however_often_ranks_began_anew_a_running_request_keeps_its_place(
+    monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr(lru, "_MAX_TICK", limit)
+    for newer in range(3, 30):
+        bench = Bench(4)
+        old = bench.pool.open()
+        bench.store(old, 1, positions=[16])
+        for number in range(newer):
+            bench.store(bench.pool.open(), 100 + number, positions=[16])
+        bench.store(old, 2, positions=[8])
+        # The chunks of younger requests stay, though they end further back in their prompts.
+        assert _evicted(bench.offer(bench.pool.open(), 3, positions=[16])) == [2]
+
+
+@pytest.mark.parametrize("limit", [3, 4, 5, 8, 1 << 31])
+def test_a_request_older_than_every_chunk_is_ranked_below_the_oldest_of_them(
+    monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr(lru, "_MAX_TICK", limit)
+    for newer in range(1, 20):
+        bench = Bench(newer + 1)
+        old = bench.pool.open()
+        grant = bench.offer(old, 1, positions=[16])
+        assert grant is not None
+        bench.pool.stored(old, grant.written(), success=False)
+        for number in range(newer):
+            bench.store(bench.pool.open(), 100 + number, positions=[16])
+        bench.store(old, 2, positions=[8])
+        assert _evicted(bench.offer(bench.pool.open(), 3, positions=[16])) == [2]
+
+
+def test_ranks_begin_anew_once_in_as_many_requests_as_can_be_ranked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = []
+    original = lru.LeastRecentlyUsed._rebase
+
+    def counted(self: lru.LeastRecentlyUsed) -> None:
+        begun.append(self)
+        original(self)
+
+    monkeypatch.setattr(lru, "_MAX_TICK", 20)
+    monkeypatch.setattr(lru.LeastRecentlyUsed, "_rebase", counted)
+    bench = Bench(2)
+    for number in range(100):
+        bench.store(bench.pool.open(), number, positions=[16])
+    assert len(begun) == 5  # at most two ranks are of chunks that are still there
+
+
 @pytest.mark.parametrize("limit", [3, 4, 5, 6, 1 << 31])
 def test_an_older_request_comes_first_in_a_pool_that_was_empty_in_between(
     monkeypatch: pytest.MonkeyPatch, limit: int
@@ -77,10 +128,10 @@ def test_every_reset_forgets_what_was_observed_before_it() -> None:
     for _ in range(3):
         bench.store(request, 1, 2, positions=[16, 32])
         bench.pool.reset(bench.client, own=np.empty(0, dtype=np.int64))
-    bench.store(bench.pool.open(), 3, positions=[16])
     bench.store(bench.pool.open(), 1, 2, positions=[16, 32])
+    bench.store(bench.pool.open(), 3, positions=[16])
     bench.pool.finish(request)  # what it observed is gone: these are others of the same names
-    assert _evicted(bench.offer(bench.pool.open(), 4, positions=[16])) == [3]
+    assert _evicted(bench.offer(bench.pool.open(), 4, positions=[16])) == [2]
 
 
 def test_ranks_begin_anew_in_an_empty_pool_too() -> None:
