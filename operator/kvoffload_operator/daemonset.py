@@ -19,6 +19,10 @@ _MIN_READY_S: Final = 30
 # Stores in flight end within 20 s; twice that and the agent's own end.
 _GRACE_S: Final = 60
 _TOKEN_S: Final = 3600
+# Importing the program alone takes 96 MiB; twice that.
+_PROGRAM_MEMORY: Final = "192Mi"
+# Kubelet's own constant, whatever its root directory is.
+_KUBELET: Final = "/var/lib/kubelet/device-plugins"
 
 
 def daemonset_name(pool: Pool) -> str:
@@ -86,6 +90,9 @@ def _pod(config: AgentsConfig, pool: Pool) -> Json:
             {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
         ],
     }
+    if config.device_plugin:
+        pod["containers"].append(_plugin(config))
+        pod["volumes"].append(_host("kubelet", _KUBELET))
     if pool.tolerations:
         pod["tolerations"] = [dict(item) for item in pool.tolerations]
     if config.priority_class_name:
@@ -106,8 +113,8 @@ def _prepare(config: AgentsConfig) -> Json:
             "--private=/var/lib/kvoffload",
         ],
         "resources": {
-            "requests": {"cpu": "10m", "memory": "64Mi"},
-            "limits": {"memory": "64Mi"},
+            "requests": {"cpu": "10m", "memory": _PROGRAM_MEMORY},
+            "limits": {"memory": _PROGRAM_MEMORY},
         },
         "securityContext": {
             **_SECURITY,
@@ -159,6 +166,33 @@ def _agent(config: AgentsConfig, pool: Pool) -> Json:
             "capabilities": {"drop": ["ALL"]},
         },
         "volumeMounts": _MOUNTS,
+    }
+
+
+def _plugin(config: AgentsConfig) -> Json:
+    """Return the container that offers kubelet the device; only root may, and it does only that."""
+    return {
+        **_container(config, name="device-plugin"),
+        "args": [
+            "device-plugin",
+            f"--socket=/run/kvoffload/{_SOCKET}",
+            f"--host-directory={config.socket_directory}",
+            f"--kubelet-directory={_KUBELET}",
+        ],
+        "resources": {
+            "requests": {"cpu": "10m", "memory": _PROGRAM_MEMORY},
+            "limits": {"memory": _PROGRAM_MEMORY},
+        },
+        "securityContext": {
+            **_SECURITY,
+            "runAsUser": 0,
+            "runAsGroup": 0,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "sockets", "mountPath": "/run/kvoffload", "readOnly": True},
+            {"name": "kubelet", "mountPath": _KUBELET},
+        ],
     }
 
 

@@ -64,6 +64,7 @@ class AgentsConfig(_Read):
         image: Reference of the agent's image.
         socket_directory: On the node.
         state_directory: On the node.
+        device_plugin: Whether pods can ask for the device ``kvoffload.io/agent``.
         max_unavailable: Of a rolling update.
         pools: One DaemonSet each.
     """
@@ -74,6 +75,7 @@ class AgentsConfig(_Read):
     log_format: str = "json"
     socket_directory: str = "/run/kvoffload"
     state_directory: str = "/var/lib/kvoffload"
+    device_plugin: bool = False  # a chart that does not say so knows none
     priority_class_name: str = ""
     max_unavailable: str | int = "5%"
     pools: tuple[Pool, ...] = ()

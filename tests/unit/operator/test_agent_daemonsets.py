@@ -211,3 +211,25 @@ def test_differences_are_named_exactly_where_there_are_any(live: Any, ours: Any)
 def test_what_is_projected_is_all_that_a_comparison_sees(live: Any, ours: Any) -> None:
     if contains(live, ours):
         assert contains(project(live, ours), ours)
+
+
+def test_the_device_plugin_is_root_without_rights_and_sees_no_chunk() -> None:
+    without = rendered()["spec"]["template"]["spec"]
+    pod = rendered(devicePlugin=True, socketDirectory="/srv/kvo")["spec"]["template"]["spec"]
+
+    assert [item["name"] for item in without["containers"]] == ["agent"]
+    [agent, plugin] = pod["containers"]
+    security = plugin["securityContext"]
+    assert security["runAsUser"] == 0
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["allowPrivilegeEscalation"] is False
+    # Kubelet mounts a folder of the node, under whatever name the agent's own container has it.
+    assert "--host-directory=/srv/kvo" in plugin["args"]
+    assert [mount.get("readOnly", False) for mount in plugin["volumeMounts"]] == [True, False]
+    kubelet = "/var/lib/kubelet/device-plugins"
+    assert plugin["volumeMounts"][1]["mountPath"] == kubelet
+    assert kubelet not in [mount["mountPath"] for mount in agent["volumeMounts"]]
+    assert {"name": "kubelet", "hostPath": {"path": kubelet, "type": "DirectoryOrCreate"}} in pod[
+        "volumes"
+    ]
