@@ -17,7 +17,12 @@ from tools.progress import step
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.guest", description=__doc__)
-    parser.add_argument("-k", default="", metavar="EXPRESSION", help="only these, as for pytest")
+    parser.add_argument(
+        "-k",
+        default="",
+        metavar="EXPRESSION",
+        help="only these, as for pytest; a file's name is one too",
+    )
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
     try:

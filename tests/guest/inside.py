@@ -12,6 +12,7 @@ import pytest
 SUITE = (
     "tests/guest/suite",
     "tests/integration/agent/test_the_arena_stays_within_its_cgroup.py",
+    "tests/integration/agent/test_memory_pressure_is_met_before_the_kernel_kills.py",
 )
 
 
@@ -37,7 +38,7 @@ class Reporter:
                 "test": report.nodeid.partition("::")[2],
                 "outcome": report.outcome,
                 "seconds": round(report.duration, 1),
-                "detail": str(report.longrepr) if report.longrepr else "",
+                "detail": f"{report.longrepr}\n{report.capstdout}" if report.longrepr else "",
             }
         )
 
