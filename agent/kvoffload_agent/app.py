@@ -21,6 +21,7 @@ from kvoffload_agent import version
 from kvoffload_agent.config.node import NodeSource
 from kvoffload_agent.config.source import Source
 from kvoffload_agent.config.status import StatusWriter
+from kvoffload_agent.kube.events import NodeEvents
 from kvoffload_agent.localdisk import LocalDisk
 from kvoffload_agent.memory.arena import Arena
 from kvoffload_agent.memory.guard import headroom
@@ -97,6 +98,8 @@ class Agent:
             clock=time.monotonic,
             on_step=self._pressure_moved,
         )
+        self.on_pressure: list[Callable[[Step], None]] = []
+        """Told each step of memory pressure, beside the metrics."""
         self._tasks = tasks
         self._running: set[asyncio.Task[None]] = set()
         self.hub = Hub(
@@ -167,6 +170,8 @@ class Agent:
 
     def _pressure_moved(self, step: Step) -> None:
         self.metrics.pressure.labels(step=type(step).__name__.lower()).inc()
+        for tell in self.on_pressure:
+            tell(step)
 
     async def drain(self, at_once: asyncio.Event) -> None:
         """Take no new engine, load or store, and let running loads end within their time.
@@ -271,12 +276,14 @@ async def run(
             await agent.stop()
 
 
-def report_status(agent: Agent) -> list[Coroutine[Any, Any, None]]:
-    """Return the work that keeps the status of this node's object."""
+def report_to_cluster(agent: Agent) -> list[Coroutine[Any, Any, None]]:
+    """Return the work that keeps the status of this node's object, and tells Events on the Node."""
     source = agent.source
     assert isinstance(source, NodeSource)
     writer = StatusWriter(source=source, observe=agent.introspection.observe, clock=time.monotonic)
-    return [writer.run()]
+    events = NodeEvents(client=source.client, node_name=source.node_name, clock=time.monotonic)
+    agent.on_pressure.append(events.note)
+    return [writer.run(), events.run()]
 
 
 def allow_descriptors() -> None:

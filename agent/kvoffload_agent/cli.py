@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from kvoffload_agent import version
-from kvoffload_agent.app import DRAIN_SECONDS, Options, report_status
+from kvoffload_agent.app import DRAIN_SECONDS, Options, report_to_cluster
 from kvoffload_agent.app import run as run_agent
 from kvoffload_agent.arguments import HostCgroups, LimitFile, MemoryLimit, quantity
 from kvoffload_agent.config.directory import DirectorySource, open_directory
@@ -213,7 +213,7 @@ def run(
         work = run_agent(
             options=options,
             make_source=lambda: open_node(access=access, node_name=node_name, state_dir=state_dir),
-            extra=report_status,
+            extra=report_to_cluster,
         )
     _until_stopped(work)
 

@@ -1,4 +1,4 @@
-"""Types and reasons of conditions; the only place that spells them (``operator.md`` 1.7)."""
+"""Types and reasons of conditions and Events, spelled nowhere else (``operator.md`` 1.7)."""
 
 from __future__ import annotations
 
@@ -46,3 +46,10 @@ class Reason(StrEnum):
     AS_EXPECTED = "AsExpected"
     # Ready, on first sight
     PENDING = "Pending"
+
+
+class EventReason(StrEnum):
+    """Reasons of the Events that an agent tells about its Node."""
+
+    MEMORY_PRESSURE = "MemoryPressure"
+    MEMORY_PRESSURE_ENDED = "MemoryPressureEnded"

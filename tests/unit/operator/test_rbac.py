@@ -45,10 +45,21 @@ def test_the_operator_writes_only_its_own_kinds_and_its_lease() -> None:
     }
 
 
-def test_the_agent_writes_only_the_status_of_kvoffloadnodes_and_asks_for_tokens() -> None:
+def test_the_agent_writes_only_status_and_events_of_nodes_and_asks_for_tokens() -> None:
     writes = {(resource, verb) for _, resource, verbs in rules("agent") for verb in verbs - READ}
 
-    assert writes == {("kvoffloadnodes/status", "patch"), ("tokenreviews", "create")}
+    assert writes == {
+        ("kvoffloadnodes/status", "patch"),
+        ("tokenreviews", "create"),
+        ("events", "create"),
+    }
+    roles = [
+        document
+        for document in yaml.safe_load_all((RBAC / "agent.yaml").read_text())
+        if document["kind"] == "Role"
+    ]
+    # Events of Nodes are there, and the agent can tell none elsewhere.
+    assert [role["metadata"]["namespace"] for role in roles] == ["default"]
 
 
 def test_beside_agents_the_operator_writes_daemonsets_and_events_and_reads_one_config_map() -> None:
