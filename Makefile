@@ -37,8 +37,12 @@ unit: env ## the tests that need no cluster
 	@$(PY) tools/check.py unit
 
 .PHONY: cluster
-cluster: env ## a real control plane; prints its kubeconfig; Ctrl-C leaves nothing behind
-	@$(PY) -m tests.cluster up
+cluster: env ## a real control plane (NODE=1: with a node, as root); prints its kubeconfig; Ctrl-C leaves nothing behind
+	@$(PY) -m tests.cluster up $(if $(NODE),--node)
+
+.PHONY: e2e
+e2e: env ## images, chart and engine pods on a real node (kubelet, containerd, runc); needs root
+	@$(PY) -m tests.cluster build --helm --node && $(PY) -m pytest -q tests/e2e
 
 .PHONY: images
 images: env ## images of operator and agent in dist/images, without registry and daemon

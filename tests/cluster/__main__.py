@@ -23,6 +23,7 @@ from pathlib import Path
 from tests.cluster.binaries import BINARIES, HELM, NODE_BINARIES, built_directory, require
 from tests.cluster.build import BuildError, build
 from tests.cluster.controlplane import ControlPlane
+from tests.cluster.node import Node
 from tests.harness.processes import NotReadyError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,12 +54,15 @@ def main() -> int:
         action="store_true",
         help="build kubelet, kube-scheduler and containerd too (5 min more the first time)",
     )
-    commands.add_parser("up", help="build what is missing, then run until Ctrl-C")
+    upper = commands.add_parser("up", help="build what is missing, then run until Ctrl-C")
+    upper.add_argument(
+        "--node", action="store_true", help="with a node on which pods run; needs root"
+    )
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, interrupt)
     try:
         if arguments.command == "up":
-            return up()
+            return up(node=arguments.node)
         if arguments.background_log is not None:
             return build_in_background(arguments.background_log)
         helm = (HELM,) if arguments.helm else ()
@@ -93,11 +97,11 @@ def build_in_background(log: Path) -> int:
     return 0
 
 
-def up() -> int:
+def up(*, node: bool) -> int:
     """Run a control plane until Ctrl-C or SIGTERM."""
-    build()
+    build((*BINARIES, *(NODE_BINARIES if node else ())))
     kubectl = require()["kubectl"]
-    with ControlPlane.start() as plane:
+    with (Node if node else ControlPlane).start() as plane:
         print(f"export KUBECONFIG={plane.kubeconfig}")
         print(f"{kubectl} get namespaces")
         print(f"logs in {plane.directory / 'logs'}; Ctrl-C ends it and removes everything")

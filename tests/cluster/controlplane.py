@@ -24,7 +24,12 @@ from tests.cluster.credentials import (
     write_kubeconfig,
     write_service_account_keys,
 )
-from tests.cluster.flags import api_server_flags, controller_manager_flags, etcd_flags
+from tests.cluster.flags import (
+    ABSENT_CONTROLLERS,
+    api_server_flags,
+    controller_manager_flags,
+    etcd_flags,
+)
 from tests.cluster.reaper import Reaper
 from tests.harness.processes import NotReadyError, Process
 
@@ -49,6 +54,9 @@ class ControlPlane(ClusterApi):
     The kernel kills its programs when the thread that started it ends.
     """
 
+    bind_address = LOOPBACK
+    absent_controllers = ABSENT_CONTROLLERS
+
     def __init__(self, *, directory: Path, programs: Mapping[str, Path], reaper: Reaper) -> None:
         self.directory = directory
         self.programs = programs
@@ -61,7 +69,7 @@ class ControlPlane(ClusterApi):
             file_name="kube-apiserver",
             common_name="kube-apiserver",
             server_names=API_SERVER_NAMES,
-            server_addresses=(LOOPBACK,),
+            server_addresses=self.server_addresses(),
         )
         self._signing = write_service_account_keys(directory / "pki")
         self._etcd_url = f"http://{LOOPBACK}:{free_port()}"
@@ -114,6 +122,19 @@ class ControlPlane(ClusterApi):
             self._processes.pop(name).kill()
         self._reaper.remove()
 
+    @property
+    def cgroup(self) -> str:
+        """Name of the cgroup of what a node runs; the reaper removes it."""
+        return self.directory.name
+
+    def server_addresses(self) -> tuple[str, ...]:
+        """Return the addresses in the API server's certificate."""
+        return (LOOPBACK,)
+
+    def more_api_server_flags(self) -> list[str]:
+        """Return what a control plane with nodes adds."""
+        return []
+
     def stop_api_server(self, *, kill: bool = False) -> None:
         """Stop only the API server, with SIGTERM or SIGKILL; etcd keeps its data."""
         process = self._processes.pop("kube-apiserver")
@@ -134,8 +155,9 @@ class ControlPlane(ClusterApi):
             ca_file=self.ca_file,
             serving=self._serving,
             signing=self._signing,
+            bind=self.bind_address,
         )
-        self._launch("kube-apiserver", flags, until=self.ready)
+        self._launch("kube-apiserver", [*flags, *self.more_api_server_flags()], until=self.ready)
 
     def restart_api_server(self, *, kill: bool = False) -> None:
         """Stop and start the API server."""
@@ -227,6 +249,7 @@ class ControlPlane(ClusterApi):
             kubeconfig=self._write_kubeconfig("kube-controller-manager", client=client),
             ca_file=self.ca_file,
             signing=self._signing,
+            absent=self.absent_controllers,
         )
         self._launch(
             "kube-controller-manager",

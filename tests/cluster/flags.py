@@ -30,12 +30,18 @@ def etcd_flags(*, url: str, data: Path) -> list[str]:
 
 
 def api_server_flags(
-    *, port: int, etcd_url: str, ca_file: Path, serving: KeyPair, signing: KeyPair
+    *,
+    port: int,
+    etcd_url: str,
+    ca_file: Path,
+    serving: KeyPair,
+    signing: KeyPair,
+    bind: str = LOOPBACK,
 ) -> list[str]:
     """Return kube-apiserver's flags: certificates, tokens and RBAC as in a real cluster."""
     return [
         f"--etcd-servers={etcd_url}",
-        f"--bind-address={LOOPBACK}",
+        f"--bind-address={bind}",
         f"--secure-port={port}",
         # Nothing reaches it through its Service, and a loopback address is refused there.
         f"--advertise-address={LOOPBACK}",
@@ -58,9 +64,15 @@ def api_server_flags(
     ]
 
 
-def controller_manager_flags(*, kubeconfig: Path, ca_file: Path, signing: KeyPair) -> list[str]:
-    """Return kube-controller-manager's flags: every controller that makes sense without nodes."""
-    controllers = ",".join(["*", *(f"-{name}" for name in ABSENT_CONTROLLERS)])
+def controller_manager_flags(
+    *,
+    kubeconfig: Path,
+    ca_file: Path,
+    signing: KeyPair,
+    absent: tuple[str, ...] = ABSENT_CONTROLLERS,
+) -> list[str]:
+    """Return kube-controller-manager's flags: every controller that makes sense here."""
+    controllers = ",".join(["*", *(f"-{name}" for name in absent)])
     return [
         f"--kubeconfig={kubeconfig}",
         f"--controllers={controllers}",

@@ -1,4 +1,4 @@
-"""Removes a folder when the process that made it ends, however it ends."""
+"""Removes a folder and the cgroup of its name when the process that made it ends, however."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from pathlib import Path
 
 # The programs that write into the folder are killed by the kernel at the same time: a few tries
 # outlast their last writes.
-SCRIPT = 'cat; for i in 1 2 3 4 5; do rm -rf -- "$1" && exit 0; sleep 0.2; done; exit 1'
+SCRIPT = """cat
+for i in 1 2 3 4 5; do
+  find /sys/fs/cgroup/"$2" /sys/fs/cgroup/*/"$2" -depth -type d -exec rmdir {} + 2>/dev/null
+  rm -rf -- "$1" && ! ls -d /sys/fs/cgroup/"$2" /sys/fs/cgroup/*/"$2" && exit 0
+  sleep 0.2
+done
+exit 1"""
 DEADLINE_SECONDS = 30.0
 
 
@@ -17,7 +23,7 @@ class Reaper:
 
     def __init__(self, directory: Path) -> None:
         self._shell = subprocess.Popen(
-            ["/bin/sh", "-c", SCRIPT, "sh", str(directory)],
+            ["/bin/sh", "-c", SCRIPT, "sh", str(directory), directory.name],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
