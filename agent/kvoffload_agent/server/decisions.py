@@ -188,6 +188,7 @@ class Decisions:
         )
         plan = None
         if result.plan is not None:
+            session.stats.planned(result.sources)
             plan = self._plan(registration, result.plan, "load", tokens=message.external_tokens)
         session.scheduler.send(
             AllocReply(seq=message.seq, load=plan, deadline_seconds=state.resolved.timeout_seconds)

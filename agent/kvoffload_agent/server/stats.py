@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
+from collections.abc import Mapping
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -29,6 +30,11 @@ class Metrics:
         )
         self.tokens = self._counter(
             "tokens", "Tokens of completed copies", ["namespace", "direction"]
+        )
+        self.planned = self._counter(
+            "planned_load_tokens",
+            "Tokens of loads that were planned, by the tier that had them",
+            ["namespace", "source"],
         )
         self.bytes = self._counter(
             "copied_bytes", "Bytes of completed copies, all ranks", ["namespace", "direction"]
@@ -130,6 +136,11 @@ class SessionStats:
         self.metrics.matched.labels(self.namespace).inc(tokens)
         if limited_by:
             self.limit(field=limited_by, policy=policy)
+
+    def planned(self, sources: Mapping[str, int]) -> None:
+        """Count the tokens of a load that was planned, by the tier that each came from."""
+        for source, tokens in sources.items():
+            self.metrics.planned.labels(self.namespace, source).inc(tokens)
 
     def step(self, *, evicted: int) -> None:
         """Count a scheduling step, and the chunks that were evicted in its partition."""

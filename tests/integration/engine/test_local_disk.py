@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -121,6 +122,8 @@ def test_what_was_stored_before_a_kill_is_loaded_after_it_byte_for_byte(
         metrics = answer.read().decode()
     assert f'kvoffload_disk_moved_chunks_total{{event="loaded"}} {BLOCKS}.0' in metrics
     assert "kvoffload_disk_usable 1.0" in metrics
+    planned = re.findall(r'kvoffload_planned_load_tokens_total{.*source="(\w+)"} (\S+)', metrics)
+    assert dict(planned) == {"disk": f"{STORED}.0", "host": f"{STORED}.0"}
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "replaced"])
