@@ -91,17 +91,23 @@ INTEGRATION = (
         cannot_run=needs_root,
     ),
 )
+VLLM_ENVIRONMENT = Stage(
+    name="vLLM environment",
+    command=(PYTHON, "tools/setup.py", "vllm"),
+    cannot_run=cannot_install,
+)
 VLLM = (
-    Stage(
-        name="vLLM environment",
-        command=(PYTHON, "tools/setup.py", "vllm"),
-        cannot_run=cannot_install,
-    ),
+    VLLM_ENVIRONMENT,
     Stage(
         name="vLLM tests",
         command=(PYTHON, "-m", "tests.vllm"),
         cannot_run=cannot_install,
     ),
+)
+VLLM_LONG = Stage(
+    name="vLLM tests, engines of other shapes",
+    command=(PYTHON, "-m", "tests.vllm", "long"),
+    cannot_run=cannot_install,
 )
 LONG = (
     Stage(name="oracle, all cases", command=(PYTHON, "-m", "tests.oracle")),
@@ -131,7 +137,7 @@ SUITES: dict[str, tuple[Stage, ...]] = {
     "unit": UNIT,
     "test-vllm": VLLM,
     "test": (*LINT, *UNIT, ORACLE_SLICE, CLUSTER_BUILD, *INTEGRATION, *VLLM),
-    "test-long": (CLUSTER_BUILD, *LONG),
+    "test-long": (CLUSTER_BUILD, *LONG, VLLM_ENVIRONMENT, VLLM_LONG),
 }
 
 
@@ -195,7 +201,8 @@ def report(suite: str, outcomes: Sequence[Outcome]) -> int:
     if suite == "test":
         print(
             "  not part of this: `make test-long` (all recorded cases, long property tests, "
-            "long integration tests, cgroup v2 in a guest) and `make bench`"
+            "long integration tests, cgroup v2 in a guest, vLLM with several KV cache groups) "
+            "and `make bench`"
         )
     failed = sum(outcome.exit_code not in (None, 0) for outcome in outcomes)
     passed = sum(outcome.exit_code == 0 for outcome in outcomes)

@@ -1,5 +1,7 @@
 """``python -m tests.vllm``: the connector inside the engine's environment, then a real engine.
 
+``python -m tests.vllm long``: engines of other shapes, each with a start of its own.
+
 Ends with the line ``N passed, N failed`` over both, and exit code 1 if anything failed. A test that
 was skipped did not show anything and counts as failed.
 """
@@ -22,29 +24,45 @@ from tests.vllm.install import ROOT, environment_python
 DEADLINE_SECONDS = 30 * 60
 
 
+# What takes an engine of its own: two minutes and more each.
+LONG = ("tests/vllm/test_several_groups.py",)
+
+
 def main() -> int:
-    """Run both parts; the second one even if the first failed."""
+    """Run every part, also after one that failed."""
     if not environment_python().exists():
         print("no vLLM environment: `python3 tools/setup.py vllm` makes it", file=sys.stderr)
         return 1
-    in_engine = ["-c", "tests/vllm/pytest.ini", "--rootdir", str(ROOT), "tests/vllm/in_engine"]
     with tempfile.TemporaryDirectory() as directory:
-        reports = [Path(directory) / "in-engine.xml", Path(directory) / "slice.xml"]
-        runs = [
-            run(
-                [str(environment_python()), "-m", "pytest", *in_engine],
-                report=reports[0],
-                extra=engine_environment(),
-            ),
-            run(
-                [sys.executable, "-m", "pytest", "tests/vllm/test_slice.py"],
-                report=reports[1],
-                extra={},
-            ),
-        ]
+        reports = Path(directory)
+        runs = long_tests(reports) if sys.argv[1:] == ["long"] else tests(reports)
     passed, failed = (sum(column) for column in zip(*runs, strict=True))
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
+
+
+def tests(reports: Path) -> list[tuple[int, int]]:
+    """Run what `make test` shows; return (passed, failed) of each part."""
+    in_engine = ["-c", "tests/vllm/pytest.ini", "--rootdir", str(ROOT), "tests/vllm/in_engine"]
+    return [
+        run(
+            [str(environment_python()), "-m", "pytest", *in_engine],
+            report=reports / "in-engine.xml",
+            extra=engine_environment(),
+        ),
+        on_engines("tests/vllm/test_slice.py", reports),
+    ]
+
+
+def long_tests(reports: Path) -> list[tuple[int, int]]:
+    """Run what `make test-long` shows besides; return (passed, failed) of each part."""
+    return [on_engines(path, reports) for path in LONG]
+
+
+def on_engines(path: str, reports: Path) -> tuple[int, int]:
+    """Run a test file that starts engines."""
+    report = reports / f"{Path(path).stem}.xml"
+    return run([sys.executable, "-m", "pytest", path], report=report, extra={})
 
 
 def run(command: list[str], *, report: Path, extra: dict[str, str]) -> tuple[int, int]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import mmap
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import yaml
@@ -26,6 +29,7 @@ class Agent:
         self.socket = directory / "agent.sock"
         self.policies = directory / "policies"
         self._directory = directory
+        self._http = directory / "agent.http"
         self.policies.mkdir(exist_ok=True)
         self._write(
             "default",
@@ -47,15 +51,23 @@ class Agent:
 
     @property
     def process(self) -> Process:
-        """The running agent."""
+        """The agent that was started last."""
         assert self._process is not None
         return self._process
 
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.running
+
     def start(self) -> None:
         """Start it and wait for its socket."""
+        if self._process is not None:
+            self._process.stop()  # closes the log of one that was killed
         self.socket.unlink(missing_ok=True)
         command = [str(Path(sys.executable).with_name("kvoffload-agent")), "run"]
-        command += ["--policies", str(self.policies), "--socket", str(self.socket), "--http", ""]
+        command += ["--policies", str(self.policies), "--socket", str(self.socket)]
+        command += ["--http", f"unix:{self._http}"]
         self._process = Process(command, name="agent", log=self._directory / "agent.log")
         self._process.wait_until(
             self.socket.exists, what="its socket", deadline_seconds=START_DEADLINE_SECONDS
@@ -64,6 +76,24 @@ class Agent:
     def kill(self) -> None:
         """SIGKILL it."""
         self.process.kill()
+
+    def state(self) -> dict[str, Any]:
+        """Return what ``/debug/state`` shows."""
+        connection = http.client.HTTPConnection("agent", timeout=10)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(10)
+        connection.sock.connect(str(self._http))
+        try:
+            connection.request("GET", "/debug/state")
+            state: dict[str, Any] = json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+        return state
+
+    def figures(self) -> dict[str, Any]:
+        """Return the counters of the engines' namespace since the agent started."""
+        figures: dict[str, Any] = self.state()["namespaces"]["default"]
+        return figures
 
     def freeze(self) -> None:
         """Stop it without ending it: its connections stay open and nothing answers."""

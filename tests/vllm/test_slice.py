@@ -6,24 +6,26 @@ before there is an agent. Prompts are of 900 tokens; blocks, chunks and hashes o
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.vllm.agent import Agent
-from tests.vllm.engine import START_DEADLINE_SECONDS, Engine, Output
-from tests.vllm.install import environment_python
-from tests.vllm.model import VOCABULARY, write_model
+from tests.vllm.engine import START_DEADLINE_SECONDS, Engine
+from tests.vllm.model import write_model
+from tests.vllm.scenario import (
+    CACHED_TOKENS,
+    OUTAGE,
+    Faults,
+    again,
+    attach,
+    eventually,
+    two_engines,
+    words,
+)
 
-PROMPT_TOKENS = 900
-CACHED_TOKENS = 896  # seven whole blocks
-# From a change of a file or of the agent's state to the engine's next decision; seconds at most.
-SETTLE_DEADLINE_SECONDS = 20.0
-# Both cores of a small machine may be taken: this tests decisions, not latency.
-HOOK_DEADLINE_MS = 500
-OUTAGE = "no node agent at"
+# When an agent is killed: see `faulty`.
+MOMENTS = ["kill-at-match", "kill-at-alloc", "kill-at-load"]
 
 # The first test's time includes the start of the engines, which has a deadline of its own.
 pytestmark = pytest.mark.timeout(START_DEADLINE_SECONDS + 300)
@@ -35,6 +37,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def faults(directory: Path) -> Faults:
+    return Faults(directory / "fault")
+
+
+@pytest.fixture(scope="module")
 def agent(directory: Path) -> Iterator[Agent]:
     """An agent that is not started yet."""
     with Agent(directory) as agent:
@@ -42,29 +49,10 @@ def agent(directory: Path) -> Iterator[Agent]:
 
 
 @pytest.fixture(scope="module")
-def engines(directory: Path, agent: Agent) -> Iterator[tuple[Engine, Engine]]:
-    """(without, with) the connector, started at the same time."""
-    assert environment_python().exists(), "no vLLM environment: `python3 tools/setup.py vllm`"
+def engines(directory: Path, agent: Agent, faults: Faults) -> Iterator[tuple[Engine, Engine]]:
     model = write_model(directory / "model")
-    transfer = {
-        "kv_connector": "KVOffloadConnector",
-        "kv_connector_module_path": "kvoffload_client.vllm",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {"hook_deadline_ms": HOOK_DEADLINE_MS},
-    }
-    with (
-        Engine(name="plain", directory=directory, model=model) as plain,
-        Engine(
-            name="offloading",
-            directory=directory,
-            model=model,
-            arguments={"kv_transfer_config": transfer},
-            environment={"KVOFFLOAD_SOCKET": str(agent.socket)},
-        ) as offloading,
-    ):
-        plain.wait_until_ready()
-        offloading.wait_until_ready()
-        yield plain, offloading
+    with two_engines(directory=directory, agent=agent, model=model, faults=faults) as engines:
+        yield engines
 
 
 @pytest.fixture(scope="module")
@@ -80,31 +68,7 @@ def offloading(engines: tuple[Engine, Engine]) -> Engine:
 @pytest.fixture
 def attached(agent: Agent, offloading: Engine) -> Engine:
     """The engine, once it loads what it has stored."""
-    if agent._process is None or not agent.process.running:
-        agent.start()
-    prompt = words(0)
-    offloading.generate(prompt)
-    eventually(lambda: again(offloading, prompt).cached, CACHED_TOKENS)
-    return offloading
-
-
-def words(seed: int) -> list[int]:
-    """A prompt that shares no block with that of another seed."""
-    generator = random.Random(seed)
-    return [generator.randrange(3, VOCABULARY) for _ in range(PROMPT_TOKENS)]
-
-
-def again(engine: Engine, prompt: list[int], **params: object) -> Output:
-    """Generate with an empty device cache: what is cached now was loaded."""
-    engine.reset_device_cache()
-    return engine.generate(prompt, params=params)
-
-
-def eventually(measured: Callable[[], int], expected: int) -> None:
-    until = time.monotonic() + SETTLE_DEADLINE_SECONDS
-    while (found := measured()) != expected:
-        assert time.monotonic() < until, f"{found} and never {expected}"
-        time.sleep(0.1)
+    return attach(agent, offloading)
 
 
 def test_without_an_agent_the_engine_serves_and_loads_nothing(
@@ -222,3 +186,33 @@ def test_requests_at_once_that_share_a_prefix_load_it_and_answer_alike(
     loaded = attached.generate_all(prompts)
     assert [output.tokens for output in loaded] == expected
     assert {output.cached for output in loaded} == {768}
+
+
+def test_a_load_that_fails_in_the_worker_is_recomputed_and_the_next_one_loads(
+    plain: Engine, attached: Engine, agent: Agent, faults: Faults
+) -> None:
+    prompt = words(20)
+    expected = plain.generate(prompt).tokens
+    assert attached.generate(prompt).tokens == expected
+    failed = agent.figures()["loads_failed"]
+    faults.order("unmapped")
+    recomputed = again(attached, prompt)
+    assert faults.carried_out()
+    assert recomputed.tokens == expected
+    assert agent.figures()["loads_failed"] == failed + 1
+    loaded = again(attached, prompt)
+    assert (loaded.cached, loaded.tokens) == (CACHED_TOKENS, expected)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_agent_killed_around_a_load_costs_no_token(
+    plain: Engine, attached: Engine, agent: Agent, faults: Faults, moment: str
+) -> None:
+    prompt = words(21 + MOMENTS.index(moment))
+    expected = plain.generate(prompt).tokens
+    assert attached.generate(prompt).tokens == expected
+    outages = len(attached.log_lines(OUTAGE))
+    faults.order(f"{moment} {agent.process.popen.pid}")
+    assert again(attached, prompt).tokens == expected
+    assert faults.carried_out()
+    eventually(lambda: len(attached.log_lines(OUTAGE)), outages + 1)
