@@ -60,6 +60,10 @@ oracle: env ## replay recorded scheduler decisions (CASES=DIR, SELECT=slice)
 bench: env ## measurements as ratios against a peer or a limit of the same run
 	@$(PY) -m tests.bench
 
+.PHONY: checklist
+checklist: env ## what an operator must do, a command a row; writes docs/checklist.md (ROWS="3 14")
+	@$(PY) -m tests.checklist $(if $(ROWS),$(ROWS),--write)
+
 .PHONY: mutants
 mutants: env ## mutation testing of what decides (ONLY="GLOB ...", MINUTES=120, SURVIVORS=1); goes on where it ended
 	@$(PY) tools/mutants.py $(if $(ONLY),--only $(ONLY)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SURVIVORS),--survivors) --write

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
+from kubernetes_validate import validate
 from tests.harness.helm import AGENTS, CHART, EVERYTHING, NAMESPACE, Helm
+
+from kvoffload_operator.daemonset import render
+from kvoffload_operator.pools import parse_config
 
 VERSIONS = [f"1.{minor}.0" for minor in range(30, 38)]
 Json = dict[str, Any]
@@ -40,6 +44,28 @@ def test_every_supported_version_gets_what_it_serves(helm: Helm, version: str) -
     assert ("ValidatingAdmissionPolicy", "kvoffload-agent-node") in names
     served = version >= "1.36"
     assert (("MutatingAdmissionPolicy", "kvoffload-engines") in names) == served
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_rendered_is_valid_for_the_version_in_every_field(helm: Helm, version: str) -> None:
+    objects = helm.rendered("--kube-version", version, *EVERYTHING)
+    [config] = [item for item in of_kind(objects, "ConfigMap") if "agents.yaml" in item["data"]]
+    config["metadata"]["uid"] = "given-by-the-server"
+    agents = parse_config(config)
+    objects += [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            **render(config=agents, pool=pool, owner=config["metadata"]),
+        }
+        for pool in agents.pools
+    ]
+
+    own = {"kvoffload.io", "monitoring.coreos.com"}
+    checked = [item for item in objects if item["apiVersion"].split("/")[0] not in own]
+    assert len(checked) > 10
+    for item in checked:
+        assert validate(item, version, strict=True) == version.removesuffix(".0")
 
 
 def test_an_older_cluster_is_refused(helm: Helm) -> None:
