@@ -76,19 +76,16 @@ def locate(name: str) -> Path | None:
 
 
 def require() -> dict[str, Path]:
-    """Return the path of every program, by name.
+    """Return the path of every program of the control plane, by name.
 
     Raises:
         MissingBinaryError: at least one has to be built first.
     """
-    found = {binary.name: locate(binary.name) for binary in BINARIES}
-    missing = [name for name, path in found.items() if path is None]
-    if missing:
-        raise MissingBinaryError(
-            f"not built yet: {', '.join(missing)}; build with `{BUILD_COMMAND}` "
-            "(7 to 15 min the first time on 2 cores; `make test` does it by itself)"
-        )
-    return {name: path for name, path in found.items() if path is not None}
+    return _located(
+        BINARIES,
+        command=BUILD_COMMAND,
+        cost="7 to 15 min the first time on 2 cores; `make test` does it by itself",
+    )
 
 
 def require_helm() -> Path:
@@ -97,13 +94,12 @@ def require_helm() -> Path:
     Raises:
         MissingBinaryError: it has to be built first.
     """
-    found = locate(HELM.name)
-    if found is None:
-        raise MissingBinaryError(
-            f"not built yet: helm; build with `{HELM_BUILD_COMMAND}` "
-            "(4 min the first time on 2 cores; `make test` does it by itself)"
-        )
-    return found
+    found = _located(
+        (HELM,),
+        command=HELM_BUILD_COMMAND,
+        cost="4 min the first time on 2 cores; `make test` does it by itself",
+    )
+    return found[HELM.name]
 
 
 def require_node() -> dict[str, Path]:
@@ -112,12 +108,17 @@ def require_node() -> dict[str, Path]:
     Raises:
         MissingBinaryError: at least one has to be built first.
     """
-    found = {binary.name: locate(binary.name) for binary in NODE_BINARIES}
+    return _located(
+        NODE_BINARIES, command=NODE_BUILD_COMMAND, cost="5 min the first time on 2 cores"
+    )
+
+
+def _located(binaries: Sequence[Binary], *, command: str, cost: str) -> dict[str, Path]:
+    found = {binary.name: locate(binary.name) for binary in binaries}
     missing = [name for name, path in found.items() if path is None]
     if missing:
         raise MissingBinaryError(
-            f"not built yet: {', '.join(missing)}; build with `{NODE_BUILD_COMMAND}` "
-            "(5 min the first time on 2 cores)"
+            f"not built yet: {', '.join(missing)}; build with `{command}` ({cost})"
         )
     return {name: path for name, path in found.items() if path is not None}
 
